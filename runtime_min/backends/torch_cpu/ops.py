@@ -129,9 +129,8 @@ def _slice(args: Args, attrs: Attrs) -> Tensor:
 
 def _reshape(args: Args, attrs: Attrs) -> Tensor:
     x = args[0]
-    sizes = {"B": x.shape[0], "T": x.shape[1]}
-    wanted = [sizes[d] if isinstance(d, str) else d for d in attrs["shape"]]
-    return x.reshape(wanted)
+    sizes = {"B": x.shape[0], "T": -1}  # B stays in front through every op, so T is what is left
+    return x.reshape([sizes[d] if isinstance(d, str) else d for d in attrs["shape"]])
 
 
 def _unary(fn: Callable[[Tensor], Tensor]) -> Callable[[Args, Attrs], Tensor]:

@@ -4,9 +4,12 @@ uses only the packages that its floor allows. Checked on the syntax tree (import
 from __future__ import annotations
 
 import configparser
+import shutil
 import subprocess
 import sys
+import zipfile
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 from source import FLOORS, ROOT, Source, imports, module_path, module_set, source, sources
@@ -125,3 +128,18 @@ def test_setup_lists_every_package() -> None:
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     listed = setup["options"]["packages"].split()
     assert sorted(listed) == sorted({"thinlm." + ".".join(file.package) for file in sources()})
+
+
+def test_wheel_holds_only_thinlm(tmp_path: Path) -> None:
+    """A plain install puts nothing but thinlm into site-packages, with every source file and the data that goes with them."""
+    for name in FLOORS:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "."]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    data = {"schemas/json", "artifacts/SPEC.md", "certify/data"}
+    shipped = [path for name in data for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name]) if path.is_file()]
+    assert names == {f"thinlm/{path.relative_to(ROOT).as_posix()}" for path in shipped} | {f"thinlm/{file.name}" for file in sources()}

@@ -89,7 +89,7 @@ def parse_bytes(text: str, logical_parameters: int | None = None) -> int:
             raise UsageError(f"{text!r}: a percentage is of the weights' bytes, so only the weights budget takes one")
         return int(amount * logical_parameters * DENSE_BYTES / 100)
     if unit not in UNITS:
-        raise UsageError(f"{text!r} is not a number of bytes; write for example 6.6GiB, 900MB, 123456 or 36% (units: {', '.join(filter(None, UNITS))})")
+        raise UsageError(f"{text!r} is not a number of bytes; write for example 6.6GiB, 900MB, 123456 or 36%")
     return int(amount * UNITS[unit])
 
 

@@ -7,6 +7,7 @@ import math
 
 import msgspec
 import pytest
+
 from thinlm.schemas.errors import ArtifactError
 from thinlm.schemas.kv import KVSlot
 from thinlm.schemas.plan import Constraint, FFNOrder, GroupPlan, Ledger, LiveValue, MemoryPlan, Plan, Solve, decode_plan, encode_plan

@@ -64,7 +64,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=list(REFUSED))
 def test_refusals_name_the_place(data: dict, message: str) -> None:
-    with pytest.raises(UsageError, match="^here: ") as caught:
+    with pytest.raises(UsageError, match=r"^here: ") as caught:
         recipe_from_dict(data, "here")
     assert message in str(caught.value)
 

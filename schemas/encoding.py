@@ -34,7 +34,7 @@ Expr = str | float | tuple[Any, ...]  # see the module docstring; nested lists b
 
 ELEMENT_BITS: dict[str, int] = {**{f"u{n}": n for n in range(1, 9)}, "f16": 16, "bf16": 16, "f32": 32, "f8e4m3": 8}
 OPERATIONS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "exp2": 1, "take": 2}  # name -> number of operands
-MAX_DEPTH = 16
+MAX_DEPTH = 8  # of a value expression, tables included: bounds the work that a hostile manifest can ask for
 assert set(ELEMENT_BITS) == set(get_args(ElementType))
 
 

@@ -1,0 +1,91 @@
+"""The `thinc` command: finds a verb, runs it, turns every error into one message and the exit code of design.md section 8.
+
+Verbs import lazily, so that `plan` or `verify` never load torch. With `--json` a verb prints one JSON object to standard output, errors
+included; progress and messages go to standard error. This is the only file that reads the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ..schemas.errors import Interrupted, ThincError, UsageError
+
+VERBS = ("compile", "plan", "certify", "gate", "verify", "inspect", "run", "chat", "pack", "unpack", "doctor")
+
+
+class _Verbs(click.Group):
+    """The verbs, each imported when it is named; its module in `commands/` is called after it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f".commands.{cmd_name}_", __package__).command
+        return command
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="thinlm", prog_name="thinc")
+def thinc() -> None:
+    """Compile a language model under a byte budget, certify the packed bytes, and run what came out."""
+
+
+def main() -> None:
+    """The entry point; never returns."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    as_json = "--json" in arguments
+    try:
+        thinc.main(arguments, prog_name="thinc", standalone_mode=False)
+    except ThincError as e:
+        return _fail(str(e), e.exit_code, as_json)
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.UsageError as e:
+        hint = f" (see {e.ctx.command_path} --help)" if e.ctx else ""
+        return _fail(e.format_message() + hint, UsageError.exit_code, as_json)
+    except click.ClickException as e:
+        return _fail(e.format_message(), UsageError.exit_code, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", Interrupted.exit_code, as_json)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nothing is left to say
+        return 0
+    except MemoryError:
+        return _fail("out of memory: nothing was published; use a machine with more memory or a shorter --context", 7, as_json)
+    except OSError as e:
+        return _fail(_os_error(e), 7, as_json)
+    except Exception as e:  # the last resort: a bug of ours, said in one line
+        if os.environ.get("THINC_TRACEBACK"):
+            raise
+        return _fail(f"internal error: {type(e).__name__}: {e}; this is a bug in thinc (set THINC_TRACEBACK=1 for details)", 1, as_json)
+    return 0
+
+
+def _os_error(e: OSError) -> str:
+    where = f" ({e.filename})" if e.filename else ""
+    return f"the system refused: {e.strerror or e}{where}; nothing was published"
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, code: int, as_json: bool) -> int:
+    click.echo(f"thinc: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": message, "exit_code": code}))
+    return code

@@ -1,0 +1,82 @@
+"""Flags that several verbs share (one vocabulary, design.md section 8) and the two ways to print a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...schemas.errors import UsageError
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to standard output.")
+device_option = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow).")
+artifact_argument = click.argument("artifact", type=click.Path(path_type=Path))
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+force_flag = click.option("--force", is_flag=True, help="Replace an existing target.")
+output_option = click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.")
+uncertified_flag = click.option("--uncertified", is_flag=True, help="Run although no certificate covers this.")
+
+_BUDGETS = (
+    click.option("--budget", metavar="BYTES", help="Peak device bytes: weights + KV + workspace (6.6GiB, 900MB)."),
+    click.option("--weights-budget", metavar="BYTES|P%", help="Encoded weight bytes; P% of 2 bytes per parameter."),
+    click.option("--max-artifact", metavar="BYTES", help="Bytes of the artifact's files."),
+)
+_RECIPE = (
+    *_BUDGETS,
+    click.option("--context", type=click.IntRange(1), help="Positions of a text [the model's own]."),
+    click.option("--batch", type=click.IntRange(1), help="Texts at a time [1]."),
+    click.option("--target", metavar="TARGET", help="What will run it [cpu]."),
+    click.option("--recipe", "recipe_file", type=click.Path(path_type=Path), help="Recipe file (.yaml, .json); flags win over it."),
+)
+
+
+def recipe_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The budgets, --context, --batch, --target and --recipe."""
+    for option in reversed(_RECIPE):
+        f = option(f)
+    return f
+
+
+def recipe_from_flags(recipe_file: Path | None, **flags: Any) -> Any:
+    """The Recipe of a file (or the default) with the given flags laid over it; UsageError."""
+    import msgspec
+
+    from ...schemas.recipe import Recipe, read_recipe, recipe_from_dict
+
+    base = msgspec.to_builtins(read_recipe(recipe_file) if recipe_file else Recipe())
+    given = {k: v for k, v in flags.items() if v is not None and v != ()}
+    return recipe_from_dict({**base, **given}, "flags" if recipe_file is None else f"flags over {recipe_file}")
+
+
+def emit(as_json: bool, data: dict[str, Any], lines: list[str]) -> None:
+    """The result of a verb: one JSON object, or lines for people."""
+    click.echo(json.dumps(data, sort_keys=True) if as_json else "\n".join(lines))
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether PATH holds an artifact (folder or packed file) rather than a model."""
+    return path.suffix == ".zip" or (path / "manifest.json").exists()
+
+
+def human(n: float) -> str:
+    """Bytes for people: 6.60 GiB, 2.43 MiB, 512 B."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.2f} {unit}"
+    return f"{int(n)} B"
+
+
+def read_text_argument(text: str | None, file: Path | None) -> str:
+    """A prompt given in words or by file; UsageError when neither or both."""
+    if (text is None) == (file is None):
+        raise UsageError("give the prompt with --prompt TEXT or --prompt-file FILE")
+    if text is not None:
+        return text
+    assert file is not None
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{file}: can't be read as UTF-8 text ({e})") from e

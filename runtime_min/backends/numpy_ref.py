@@ -1,0 +1,93 @@
+"""The interpreter as a backend (`--device interp`): slow, torch-free, and the meaning that other backends are compared with.
+
+Matrices stay as stored and are decoded at each use; values are `dtype`, float32 or float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...artifacts.formats.floats import bf16_to_f32, f32_to_bf16
+from ...schemas.graph import Param
+from ..interp import REFERENCE
+from ..weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Params that are decoded when used."""
+
+    names: tuple[str, ...]
+    weights: Weights
+
+    def arrays(self, dtype: Any) -> tuple[np.ndarray, ...]:
+        return tuple(self.weights.f32(n).astype(dtype) for n in self.names)
+
+
+class _Store:
+    """KV storage [positions, heads, dim]; bf16 is held as bit patterns, float16 and float32 as themselves."""
+
+    def __init__(self, shape: tuple[int, ...], kind: str, dtype: Any) -> None:
+        self._kind, self._dtype = kind, dtype
+        self._data = np.zeros(shape, {"f32": np.float32, "bf16": np.uint16, "f16": np.float16}[kind])
+
+    def write(self, index: slice | np.ndarray, x: np.ndarray) -> None:
+        """Store x [1, T, heads, dim] at flat positions."""
+        x32 = x[0].astype(np.float32)
+        self._data[index] = f32_to_bf16(x32) if self._kind == "bf16" else x32
+
+    def read(self, index: slice | np.ndarray) -> np.ndarray:
+        """[1, S, heads, dim] in the backend's dtype."""
+        data = self._data[index]
+        return (bf16_to_f32(data) if self._kind == "bf16" else data)[None].astype(self._dtype)
+
+
+class NumpyBackend:
+    """See module docstring; `dtype` np.float32 or np.float64."""
+
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self.name = "interp"
+        self._dtype = dtype
+
+    def load(self, params: Sequence[Param], weights: Weights) -> _Stored:
+        """Only remembers where the weights are."""
+        return _Stored(tuple(p.name for p in params), weights)
+
+    def kernel(self, op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
+        """The reference function, results rounded to the backend's dtype."""
+        return partial(_linear if op == "linear" else _run, REFERENCE[op], attrs, self._dtype)
+
+    def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
+        """KV storage."""
+        return _Store(shape, dtype, self._dtype)
+
+    def put(self, array: np.ndarray) -> np.ndarray:
+        """Arrays are used as they are."""
+        return array
+
+    def read(self, x: np.ndarray) -> np.ndarray:
+        """As float32."""
+        return x.astype(np.float32)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _plain(x: Any, dtype: Any) -> Any:
+    return x.arrays(dtype)[0] if isinstance(x, _Stored) else x
+
+
+def _run(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, *args: Any, **extra: Any) -> np.ndarray:
+    return fn([_plain(a, dtype) for a in args], attrs, **extra).astype(dtype)
+
+
+def _linear(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, x: np.ndarray, w: _Stored, *biases: Any) -> Any:
+    """A tuple for several weights, an array for one."""
+    bias = [_plain(b, dtype) for b in biases] or [None]
+    outs = tuple(fn([x, a, b], attrs).astype(dtype) for a, b in zip(w.arrays(dtype), bias * len(w.names) if len(bias) == 1 else bias, strict=True))
+    return outs if len(outs) > 1 else outs[0]

@@ -1,0 +1,136 @@
+"""torch on the CPU (`--device cpu`): packed matrices as `PackedLinear` holds them, float32 activations.
+
+A source checkpoint's matrices are held as dense float32 (it is the reference); an artifact's stay packed. Raises BackendError when torch
+is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....schemas.errors import BackendError
+from ....schemas.graph import Param
+from ...weights import Weights
+
+try:
+    import torch
+    from torch import Tensor
+except ModuleNotFoundError as e:
+    raise BackendError("device cpu: torch is not installed; install thinlm[torch], or use --device interp") from e
+
+from . import ops
+from .linear import PackedLinear
+
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_VECTOR_ROLES = ("norm", "bias")
+
+
+class _Store:
+    """KV storage [positions, heads, dim] of any float dtype."""
+
+    def __init__(self, data: Tensor) -> None:
+        self._data = data
+
+    def write(self, index: slice | np.ndarray, x: Tensor) -> None:
+        """Store x [1, T, heads, dim], rounding to nearest."""
+        self._data[index if isinstance(index, slice) else torch.from_numpy(index)] = x[0].to(self._data.dtype)
+
+    def read(self, index: slice | np.ndarray) -> Tensor:
+        """[1, S, heads, dim] float32."""
+        return self._data[index if isinstance(index, slice) else torch.from_numpy(index)][None].float()
+
+
+class TorchBackend:
+    """See module docstring."""
+
+    def __init__(self) -> None:
+        self.name = "torch_cpu"
+        self._positions: Tensor | None = None
+        self._angles: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+
+    def load(self, params: Sequence[Param], weights: Weights) -> Any:
+        """A float32 vector, or one matrix object for all of `params`."""
+        first = params[0]
+        if first.role in _VECTOR_ROLES:
+            return torch.from_numpy(np.ascontiguousarray(weights.f32(first.name)))
+        if weights.kind == "source":
+            return _Dense([torch.from_numpy(np.ascontiguousarray(weights.f32(p.name))) for p in params])
+        shapes = [(p.shape[0], p.shape[1]) for p in params]
+        return PackedLinear.from_slabs(weights.encoding(first.name), shapes, [weights.slabs(p.name) for p in params])
+
+    def kernel(self, op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
+        """The op's torch function."""
+        if op == "linear":
+            return _linear
+        if op == "embedding":
+            return _embedding
+        if op == "rope":
+            return partial(self._rotate, attrs["scale"], attrs["interleaved"])
+        if op == "attention":
+            return partial(_attention, attrs)
+        fn = ops.OPS[op]
+        return lambda *args: fn(args, attrs)
+
+    def _rotate(self, scale: float, interleaved: bool, x: Tensor, positions: Tensor, freqs: Tensor) -> Tensor:
+        """Every layer rotates by the same angles: the tables are kept while the step's positions are the same tensor (held, so `is` is sound)."""
+        if self._positions is not positions:
+            self._positions, self._angles = positions, {}
+        key = (freqs.data_ptr(), scale)
+        if key not in self._angles:
+            self._angles[key] = ops.rope_tables(positions, freqs, scale)
+        return ops.rotate(x, *self._angles[key], interleaved)
+
+    def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
+        """KV storage."""
+        return _Store(torch.zeros(shape, dtype=_DTYPES[dtype]))
+
+    def put(self, array: np.ndarray) -> Tensor:
+        """A tensor of the same numbers."""
+        return torch.tensor(array)
+
+    def read(self, x: Tensor) -> np.ndarray:
+        """Float32 numpy."""
+        return x.detach().numpy()
+
+    def close(self) -> None:
+        """Drop what is remembered between steps."""
+        self._positions, self._angles = None, {}
+
+
+class _Dense:
+    """Float32 matrices [out, in] that read one input."""
+
+    def __init__(self, matrices: list[Tensor]) -> None:
+        self._splits = [m.shape[0] for m in matrices]
+        self._matrix = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
+
+    def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        y = torch.nn.functional.linear(x, self._matrix)
+        return y if len(self._splits) == 1 else y.split(self._splits, -1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of the only matrix."""
+        return torch.nn.functional.embedding(ids, self._matrix)
+
+
+def _linear(x: Tensor, weight: Any, *biases: Tensor | None) -> Any:
+    y = weight(x)
+    if not any(b is not None for b in biases):
+        return y
+    parts = y if isinstance(y, tuple) else (y,)
+    out = tuple(p if b is None else p + b for p, b in zip(parts, biases, strict=True))
+    return out if len(out) > 1 else out[0]
+
+
+def _embedding(ids: Tensor, table: Any) -> Tensor:
+    return table.rows(ids.reshape(-1)).view(*ids.shape, -1)
+
+
+def _attention(attrs: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *rest: Tensor | None, key_positions: Tensor | None = None) -> Tensor:
+    if key_positions is None and not rest and q.shape[1] == 1:
+        return ops.attend_all(q, k, v, attrs)
+    return ops.attention((q, k, v, positions, *rest), attrs, key_positions)

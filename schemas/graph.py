@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 Dim = int | str
-AttrValue = int | float | bool | str | tuple[int | float | str, ...]
+AttrValue = int | float | bool | str | tuple[int | str, ...]
 
+DTYPES = ("bf16", "f16", "f32")  # how a source stores a weight
 # What a weight does; decides which formats it may take (LOSSLESS_ROLES) and how it is paged (FFN_ROLES).
 ROLES = ("embed", "head", "q", "k", "v", "o", "gate", "up", "down", "norm", "bias")
 LOSSLESS_ROLES = frozenset({"norm", "bias"})

@@ -141,5 +141,5 @@ def test_wheel_holds_only_thinlm(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     data = {"schemas/json", "artifacts/SPEC.md", "certify/data"}
-    shipped = [path for name in data for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name]) if path.is_file()]
-    assert names == {f"thinlm/{path.relative_to(ROOT).as_posix()}" for path in shipped} | {f"thinlm/{file.name}" for file in sources()}
+    files = [path for name in data for path in (ROOT / name, *(ROOT / name).rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    assert names == {f"thinlm/{path.relative_to(ROOT).as_posix()}" for path in files} | {f"thinlm/{file.name}" for file in sources()}

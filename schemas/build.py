@@ -21,6 +21,7 @@ class GraphBuilder:
     params: dict[str, Param] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[tuple[str, str]] = field(default_factory=list)
+    prefix: str = "v"
 
     def const(self, name: str, values: tuple[float, ...]) -> str:
         """Declare a constant once; the same name must keep the same values."""
@@ -33,12 +34,12 @@ class GraphBuilder:
         return param.name
 
     def node(self, op: str, *inputs: str, name: str = "", **attrs: AttrValue) -> str:
-        """Append a node; attributes equal to their default are left out; the output is `name` or a running number."""
+        """Append a node; attributes equal to their default are left out; the output is `name`, or `prefix` and a running number."""
         table = OPS[op].attrs
         kept = tuple(sorted((k, v) for k, v in attrs.items() if k not in table or v != table[k].default))
         while inputs and inputs[-1] == "":
             inputs = inputs[:-1]
-        output = name or f"v{len(self.nodes)}"
+        output = name or f"{self.prefix}{len(self.nodes)}"
         self.nodes.append(Node(op, inputs, output, kept))
         return output
 

@@ -1,20 +1,19 @@
 """The JSON form of a graph: `from_json(to_json(g)) == g`. It is `graph.json` of an artifact: no types in it, they are inferred.
 
 In and out: plain dicts and lists. Refused (InputError): a missing or unknown key, a value of the wrong type (True is no integer), a number that
-is not finite, another schema. A whole number where an op's attribute is a float becomes one: JSON writers may drop ".0".
+is not finite, another schema.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from .canonical import as_struct
 from .errors import InputError
 from .graph import AttrValue, Const, Graph, Input, Node, Param, Type
-from .ops import OPS
 
 SCHEMA = "thinc.graph/1"
 
@@ -23,18 +22,24 @@ class _Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Base of the records below."""
 
 
-class _Input(_Form, frozen=True):
+class InputJson(_Form, frozen=True):
+    """A run-time input."""
+
     name: str
     dtype: str
     shape: tuple[int | str, ...]
 
 
-class _Const(_Form, frozen=True):
+class ConstJson(_Form, frozen=True):
+    """A constant vector."""
+
     name: str
     values: tuple[float, ...]
 
 
-class _Param(_Form, frozen=True):
+class ParamJson(_Form, frozen=True):
+    """A declared weight."""
+
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -43,14 +48,18 @@ class _Param(_Form, frozen=True):
     encoding: str
 
 
-class _Node(_Form, frozen=True):
+class NodeJson(_Form, frozen=True):
+    """An operation."""
+
     op: str
     inputs: tuple[str, ...]
     output: str
     attrs: dict[str, bool | int | float | str | tuple[int | str, ...]]
 
 
-class _Output(_Form, frozen=True):
+class OutputJson(_Form, frozen=True):
+    """A public output."""
+
     name: str
     value: str
 
@@ -61,11 +70,11 @@ class GraphJson(_Form, frozen=True):
     schema: Literal["thinc.graph/1"]
     name: str
     facts: tuple[str, ...]
-    inputs: tuple[_Input, ...]
-    consts: tuple[_Const, ...]
-    params: tuple[_Param, ...]
-    nodes: tuple[_Node, ...]
-    outputs: tuple[_Output, ...]
+    inputs: tuple[InputJson, ...]
+    consts: tuple[ConstJson, ...]
+    params: tuple[ParamJson, ...]
+    nodes: tuple[NodeJson, ...]
+    outputs: tuple[OutputJson, ...]
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
@@ -89,27 +98,19 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 def from_json(data: Any) -> Graph:
     """The graph behind `to_json`; InputError when the form is not exactly that. Run `verify` on the result."""
+    form = as_struct(data, GraphJson, where="graph.json")
     try:
-        form = msgspec.convert(data, GraphJson)
-        nodes = tuple(Node(n.op, n.inputs, n.output, tuple(sorted(_attrs(n).items()))) for n in form.nodes)
-        consts = tuple(Const(c.name, tuple(map(_finite, c.values))) for c in form.consts)
-    except (msgspec.ValidationError, ValueError, OverflowError) as e:
-        raise InputError(f"graph.json: not a graph: {e}") from e
-    return Graph(
-        form.name,
-        tuple(Input(i.name, Type(i.dtype, i.shape)) for i in form.inputs),
-        consts,
-        tuple(Param(p.name, p.shape, p.dtype, p.role, p.layer, p.encoding) for p in form.params),
-        nodes,
-        tuple((o.name, o.value) for o in form.outputs),
-        form.facts,
-    )
-
-
-def _attrs(n: _Node) -> Mapping[str, AttrValue]:
-    table = OPS[n.op].attrs if n.op in OPS else {}
-    floats = {k for k, a in table.items() if a.type is float}
-    return {k: float(v) if k in floats and type(v) is int else attr_value(v) for k, v in n.attrs.items()}
+        return Graph(
+            form.name,
+            inputs=tuple(Input(i.name, Type(i.dtype, i.shape)) for i in form.inputs),
+            consts=tuple(Const(c.name, tuple(map(_finite, c.values))) for c in form.consts),
+            params=tuple(Param(p.name, p.shape, p.dtype, p.role, p.layer, p.encoding) for p in form.params),
+            nodes=tuple(Node(n.op, n.inputs, n.output, tuple((k, attr_value(n.attrs[k])) for k in sorted(n.attrs))) for n in form.nodes),
+            outputs=tuple((o.name, o.value) for o in form.outputs),
+            facts=form.facts,
+        )
+    except ValueError as e:
+        raise InputError(f"graph.json: {e}") from e
 
 
 def _finite(v: float) -> float:

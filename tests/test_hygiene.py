@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from source import FLOORS, ROOT, Source, source, sources
 
 CLI = "compiler/cli.py"

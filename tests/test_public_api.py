@@ -6,6 +6,7 @@ import importlib
 import inspect
 
 import pytest
+
 from source import FLOORS
 
 MAX_PARAMETERS = 6

@@ -104,7 +104,7 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         if 8 + length > size:
             _refuse(path, f"a header of {length} bytes in a file of {size}")
         header = file.read(length)
-    entries = strict_json(header, str(path))
+    entries = strict_json(header, str(path)) if header[:1] == b"{" else None
     if not isinstance(entries, dict):
         _refuse(path, "the header is not a JSON object")
     metadata = entries.pop("__metadata__", {})
@@ -113,6 +113,20 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     tensors = sorted((_entry(path, name, entry, 8 + length) for name, entry in entries.items()), key=lambda t: (t.start, t.stop))
     _check_tiling(path, tensors, 8 + length, size)
     return SafetensorsFile(path, size, hashlib.sha256(header).hexdigest(), metadata, {t.name: t for t in tensors})
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """A whole regular file of at most `limit` bytes."""
+    with _open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > limit:
+            _refuse(path, f"{size} bytes; at most {limit} are read")
+        return file.read(limit)
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a regular file, streamed; lower-case hex."""
+    with _open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def strict_json(data: bytes, where: str) -> Any:
@@ -134,10 +148,11 @@ def _open_regular(path: Path) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} occurs twice")
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"key {key[:80]!r} occurs twice")
+        table[key] = value
     return table
 
 
@@ -146,7 +161,7 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise InputError(f"{path}: {why}")
+    raise InputError(f"{path}: {why[:400]}")
 
 
 def _is_size(value: Any) -> bool:
@@ -160,9 +175,9 @@ def _entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         _refuse(path, f"tensor {name!r}: dtype {dtype!r} is none of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_size, shape)):
-        _refuse(path, f"tensor {name!r}: shape {shape!r} is not a list of at most {MAX_RANK} sizes"[:300])
+        _refuse(path, f"tensor {name!r}: shape {shape!r} is not a list of at most {MAX_RANK} sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        _refuse(path, f"tensor {name!r}: data_offsets {offsets!r} are not [begin, end]"[:300])
+        _refuse(path, f"tensor {name!r}: data_offsets {offsets!r} are not [begin, end]")
     ours, storage = DTYPES[dtype]
     begin, end = offsets
     if end - begin != prod(shape) * np.dtype(storage).itemsize:

@@ -1,0 +1,168 @@
+"""Open an artifact: a folder NAME.thin or a packed NAME.thin.zip, mapped, never extracted.
+
+In: a path. Out: an Artifact, which has the shape of the runtime's weights protocol (identity, kind, encoding, shape, slabs, f32).
+Order: list files and their sizes, parse the small ones, check rules A-01 to A-18 (SPEC.md), only then map weights. The bytes of weight
+pages are compared with their digests by verify_artifact, not here.
+Refused: InputError when nothing is there; ArtifactError with the rule's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from ..schemas.encoding import Slab
+from ..schemas.errors import ArtifactError, InputError
+from ..schemas.manifest import FileEntry, Manifest, TensorEntry
+from . import check, check_pages
+from .attest import Attestations
+from .formats import FORMATS, Format
+from .identity import artifact_id
+from .index import PageTable
+from .layouts import gather, matrix_shape
+from .layouts.base import region, slab_count
+from .packed import open_packed
+from .store import Store, open_folder, read_file, require_path
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An open artifact that kept rules A-01 to A-18. Arrays are read-only views of the mapped files."""
+
+    kind: ClassVar[str] = "artifact"
+
+    store: Store
+    manifest: Manifest
+    manifest_bytes: bytes
+    graph_bytes: bytes  # graph.json
+    plan_bytes: bytes  # plan.json
+    table: PageTable
+
+    @property
+    def path(self) -> Path:
+        return self.store.path
+
+    @property
+    def identity(self) -> str:
+        """payload_root."""
+        return self.manifest.payload_root
+
+    @cached_property
+    def artifact_id(self) -> str:
+        return artifact_id(self.manifest_bytes)
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorEntry]:
+        """Manifest entries by tensor name, in file order."""
+        return {tensor.name: tensor for tensor in self.manifest.tensors}
+
+    @property
+    def attest(self) -> Attestations:
+        """attest/: certificates and signatures, outside the identity."""
+        return Attestations(self.store)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of all files but attest/."""
+        return sum(size for path, size in self.store.sizes.items() if not path.startswith(check.ATTEST))
+
+    def file(self, path: str) -> bytes:
+        """A listed small file (tokenizer, template, ...), compared with its digest; InputError listing what there is."""
+        entry = next((entry for entry in self.manifest.files if entry.path == path), None)
+        if entry is None:
+            raise InputError(f"{self.path}: no file {path!r}; there are {[entry.path for entry in self.manifest.files]}")
+        return check.a09_file_digest(self.store, entry)
+
+    def encoding(self, name: str) -> str:
+        """Number format of a tensor."""
+        return self._tensor(name).encoding
+
+    def format(self, name: str) -> Format:
+        """Number format of a tensor, ready to decode; formats that only the manifest knows included."""
+        encoding = self._tensor(name).encoding
+        return FORMATS.get(encoding) or Format(self.manifest.formats[encoding])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape as in the source."""
+        return self._tensor(name).shape
+
+    def slabs(self, name: str) -> Iterator[Slab]:
+        """The encoded tensor in pieces that cover it once, in order along the axis that it was cut."""
+        tensor, fmt = self._tensor(name), self.format(name)
+        layout = tensor.layout
+        count = slab_count(tensor.shape, layout)
+        for k in range(count):
+            part = region(tensor.shape, layout, k)
+            page = check_pages.page_bytes(self.store, self.table, len(self.table.files) + layout.first_page + k)
+            start = layout.tail_offset if k == count - 1 else layout.offset
+            raw = page[start : start + part.nbytes(fmt)].reshape(part.rows, -1)
+            yield Slab(part.row0, part.row1, part.col0, part.col1, raw)
+
+    def f32(self, name: str) -> np.ndarray:
+        """The decoded tensor, float32, in its source shape."""
+        tensor, fmt = self._tensor(name), self.format(name)
+        pieces = [fmt.decode(slab.raw, slab.col1 - slab.col0) for slab in self.slabs(name)]
+        return gather(pieces, tensor.layout.axis).reshape(tensor.shape)
+
+    def _tensor(self, name: str) -> TensorEntry:
+        if name not in self.tensors:
+            raise InputError(f"{self.path}: no tensor {name!r}; `thinc inspect {self.path}` lists them")
+        return self.tensors[name]
+
+
+def open_artifact(path: Path | str) -> Artifact:
+    """Open and check an artifact; no weight is read."""
+    store = open_store(Path(path))
+    manifest, manifest_bytes = read_manifest(store)
+    check.a08_file_set(store, manifest)
+    small = {entry.path: check.a09_file_digest(store, entry) for entry in (manifest.graph, manifest.plan, _index_entry(manifest))}
+    for name in (check.GRAPH, check.PLAN):
+        check.a10_canonical_object(store, name, small[name])
+    table = check_pages.a11_index(store, manifest, small[check.INDEX])
+    check_pages.a12_tiling(store, table)
+    check_pages.a13_page_kinds(store, manifest, table)
+    check_pages.a14_headers(store, manifest, table)
+    check.a15_tensors(store, manifest)
+    check_pages.a16_layouts(store, manifest, table)
+    check.a17_ledger(store, manifest, encoded_bytes(manifest))
+    check.a18_payload_root(store, manifest, table)
+    return Artifact(store, manifest, manifest_bytes, small[check.GRAPH], small[check.PLAN], table)
+
+
+def open_store(path: Path) -> Store:
+    """The files of a folder or a packed artifact; rules A-01 to A-04."""
+    require_path(path)
+    if path.is_dir():
+        return open_folder(path)
+    if path.is_file():
+        return open_packed(path)
+    raise ArtifactError("A-01", f"{path}: neither a folder nor a file")
+
+
+def read_manifest(store: Store) -> tuple[Manifest, bytes]:
+    """manifest.json, parsed and as bytes; rules A-05 to A-07."""
+    data = read_file(store, check.MANIFEST, check.LIMITS[check.MANIFEST])
+    raw = check.a05_canonical_manifest(data, store.path)
+    check.a06_known_features(raw, store.path)
+    return check.a07_manifest_fields(raw, store.path), data
+
+
+def encoded_bytes(manifest: Manifest) -> int:
+    """Bytes of all slabs, without padding."""
+    slabs = (check_pages.slabs_of(tensor, Format(manifest.formats[tensor.encoding])) for tensor in manifest.tensors)
+    return sum((s.count - 1) * (s.full[1] - s.full[0]) + s.tail[1] - s.tail[0] for s in slabs)
+
+
+def matrix(artifact: Artifact, name: str) -> np.ndarray:
+    """The decoded tensor as the matrix that it is stored as: float32[rows, cols]."""
+    return artifact.f32(name).reshape(matrix_shape(artifact.shape(name)))
+
+
+def _index_entry(manifest: Manifest) -> FileEntry:
+    index = manifest.page_index
+    return FileEntry(path=index.path, bytes=index.bytes, sha256=index.sha256)

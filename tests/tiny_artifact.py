@@ -1,0 +1,110 @@
+"""A tiny artifact of random codes for tests: every layout, several formats, short last pages, two weight files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from thinlm.artifacts.formats import Format, get_format
+from thinlm.artifacts.layouts import PagePlan, Region, StoredTensor, fill_pages, plan_pages
+from thinlm.artifacts.writer import ArtifactWriter
+from thinlm.schemas.manifest import Claims, FileEntry, Ledger, ModelInfo, Provenance, SourceInfo
+
+HIDDEN, CHANNELS, VOCAB = 72, 300, 1500
+SHARD_BYTES = 64 << 10
+FILES = {"graph.json": b"{}", "plan.json": b'{"schema":"test"}', "tokenizer.json": b"tokens", "chat_template.jinja": b"{{ messages }}"}
+
+
+def tensors(fmt: Format | None = None) -> list[StoredTensor]:
+    """Two layers between an embedding and a final norm; `fmt` instead of a mixture for all matrices."""
+
+    def matrix(name: str, shape: tuple[int, int], role: str, layer: int | None, default: str) -> StoredTensor:
+        return StoredTensor(name, shape, "bf16", role, layer, fmt or get_format(default))
+
+    norm = get_format("bf16/1")
+    out = [matrix("embed", (VOCAB, HIDDEN), "embed", None, "int8-sym-g64/1")]
+    for n in range(2):
+        blk = f"blk.{n}"
+        out += [
+            StoredTensor(f"{blk}.attn_norm", (HIDDEN,), "bf16", "norm", n, norm),
+            matrix(f"{blk}.attn.q", (80, HIDDEN), "q", n, "int4-aff-g32/1"),
+            matrix(f"{blk}.attn.o", (HIDDEN, 80), "o", n, "int3-sym-g32/1"),
+            StoredTensor(f"{blk}.ffn_norm", (HIDDEN,), "bf16", "norm", n, norm),
+            matrix(f"{blk}.ffn.gate", (CHANNELS, HIDDEN), "gate", n, "int4-sym-g64/1"),
+            matrix(f"{blk}.ffn.up", (CHANNELS, HIDDEN), "up", n, "int4-sym-g64/1"),
+            matrix(f"{blk}.ffn.down", (HIDDEN, CHANNELS), "down", n, "int2-sym-g32/1"),
+        ]
+    return [*out, StoredTensor("final_norm", (HIDDEN,), "bf16", "norm", None, norm)]
+
+
+def random_slab(tensor: StoredTensor, region: Region) -> np.ndarray:
+    """u8[rows, row_bytes] of random codes and finite floats; a pure function of the tensor's name and the region."""
+    seed = [*tensor.name.encode(), region.row0, region.col0]
+    return random_raw(tensor.format, region.rows, region.cols, np.random.default_rng(seed))
+
+
+def random_raw(fmt: Format, rows: int, cols: int, rng: np.random.Generator) -> np.ndarray:
+    """Random bytes whose floats are finite and whose unused bits are zero."""
+    parts = fmt.unpack(np.zeros((rows, fmt.row_bytes(cols)), np.uint8), cols)
+    for part in fmt.spec.parts:
+        shape = parts[part.name].shape
+        normal = rng.standard_normal(shape, np.float32)
+        if part.type.startswith("u"):
+            parts[part.name] = rng.integers(0, 1 << int(part.type[1:]), shape, np.uint8)
+        elif part.type == "f8e4m3":
+            parts[part.name] = rng.integers(0, 127, shape, np.uint8) | rng.integers(0, 2, shape, np.uint8) << 7
+        else:
+            parts[part.name] = (
+                (normal.view(np.uint32) >> 16).astype(np.uint16)
+                if part.type == "bf16"
+                else normal.astype(f"<{part.type[0]}{int(part.type[1:]) // 8}")
+            )
+    return fmt.pack(parts)
+
+
+def claims(plan: PagePlan) -> Claims:
+    """What a compiler would say, with a ledger that adds up."""
+    resident, digest = plan.resident_bytes, "ab" * 32
+    return Claims(
+        model=ModelInfo(
+            family="test", architecture="Test", layers=2, parameters=1, vocab_size=VOCAB, tokenizer_vocab=VOCAB, context=64, eos_ids=(0,), bos_id=None
+        ),
+        source=SourceInfo(kind="hf", name="tiny", digest=digest, files=(FileEntry(path="m.safetensors", bytes=1, sha256=digest),)),
+        ledger=Ledger(
+            encoded_weight_bytes=plan.encoded_bytes,
+            resident_weight_bytes=resident,
+            kv_bytes=1000,
+            workspace_bytes=100,
+            runtime_overhead_bytes=10,
+            total_device_bytes=resident + 1110,
+            budget=resident + 1110,
+            weights_budget=None,
+            max_artifact=None,
+            target="cpu",
+            context=64,
+            batch=1,
+            kv_dtype="f32",
+        ),
+        provenance=Provenance(tool="thinc", version="0", recipe={}, passes=()),
+        build_key=digest,
+    )
+
+
+def write(writer: ArtifactWriter, kinds: int | None = None) -> None:
+    """Pages (the first `kinds` kinds) that are not done, then the small files."""
+    for group in writer.plan.groups[:kinds]:
+        if group.name not in writer.done:
+            writer.add_page_kind(group.name, fill_pages(group, random_slab))
+    if kinds is None:
+        for path, data in FILES.items():
+            writer.add_file(path, data)
+
+
+def build(target: Path, fmt: Format | None = None, *, force: bool = False) -> Path:
+    """Write and publish the tiny artifact at `target`."""
+    plan = plan_pages(tensors(fmt))
+    writer = ArtifactWriter(target, plan, force=force, shard_bytes=SHARD_BYTES)
+    write(writer)
+    writer.finish(claims(plan))
+    return writer.publish()

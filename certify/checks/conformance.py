@@ -1,0 +1,113 @@
+"""CONFORMANCE: the shipping backend computes what the graph says, on the artifact's own decoded weights.
+
+1. `backend_cosine`: whole texts against the float64 interpreter, the worst centred and raw cosine of any position. The interpreter rounds no
+   keys and values, so a half-precision KV encoding is inside this figure.
+2. `cache_cosine`: cached decode against prefill through the same KV encoding, in several chunkings: everything at once; one token at a time
+   around every block boundary, window edge and wrap; ragged pieces; pieces that cross a boundary; and, for a batch, two texts in turn.
+Texts are long enough to leave every attention window and reuse its first block, where the context and `LONGEST` allow that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+
+import numpy as np
+
+from ...runtime_min.interp import evaluate
+from ...runtime_min.model import Model
+from ...schemas.certificate import Check
+from ...schemas.graph import Graph
+from ...schemas.ops import attrs_of
+from ..metrics import Positions, compare
+
+LONGEST = 2048  # tokens; a longer window is left to the runtime's own tests
+SHORTEST = 96
+TEXTS = 2
+
+_RAGGED = (1, 2, 3, 5, 7, 11, 13, 17)
+
+
+def text_length(graph: Graph, context: int, block: int) -> int:
+    """Tokens that leave every window of `graph` and reuse its first block, and cross two block boundaries."""
+    need = max([SHORTEST, 2 * block + 3, *(w + 2 * block + 3 for w in _windows(graph))])
+    return min(need, context, LONGEST)
+
+
+def texts_of(ids: np.ndarray, length: int) -> np.ndarray:
+    """TEXTS different texts int64 [TEXTS, length] from a run of ids, repeated when it is too short."""
+    return np.resize(ids.astype(np.int64), (TEXTS, length))
+
+
+def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
+    """The model's own backend against the interpreter, over texts [n, T]."""
+    wanted = evaluate(model.graph, model.weights.f32, texts)["logits"]
+    parts = Positions.join(compare(want, model.forward(ids), vocabulary) for want, ids in zip(wanted, texts, strict=True))
+    return (_worst("backend_cosine", f"reference=interp-float64,tokens={texts.shape[1]}", parts),)
+
+
+def cache_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
+    """Every chunking of the first text, and two texts in turn, against prefill."""
+    ids, options = texts[0], model.options
+    edges = sorted({*range(options.block, len(ids), options.block), *(w for w in _windows(model.graph) if w < len(ids))})
+    whole = model.forward(ids)
+    checks = []
+    for name, sizes in chunkings(len(ids), options.block, edges).items():
+        cached = np.concatenate(list(_cached(model, ids, sizes)))
+        checks.append(_worst("cache_cosine", f"chunks={name},block={options.block},tokens={len(ids)}", compare(whole, cached, vocabulary)))
+    if options.batch > 1:
+        checks.append(_in_turn(model, texts, vocabulary))
+    return tuple(checks)
+
+
+def chunkings(length: int, block: int, edges: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Sizes of consecutive pieces that make `length`, by name. `edges` are the positions to go around one token at a time."""
+    singles = {p for edge in edges for p in range(edge - 2, edge + 2)} & set(range(length))
+    cuts = sorted({0, length} | singles | {p + 1 for p in singles})
+    return {
+        "whole": (length,),
+        "edges": tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False)),
+        "ragged": tuple(_clipped(cycle(_RAGGED), length)),
+        "across": tuple(_clipped(cycle((block + 1, block - 1, 1)), length)),
+    }
+
+
+def _clipped(sizes: Iterator[int], length: int) -> Iterator[int]:
+    while length > 0:
+        size = min(next(sizes), length)
+        if size > 0:
+            yield size
+        length -= size
+
+
+def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    start = 0
+    with model.session() as session:
+        for size in sizes:
+            yield session.append(ids[start : start + size])
+            start += size
+
+
+def _in_turn(model: Model, texts: np.ndarray, vocabulary: int) -> Check:
+    """Two open sessions, one piece each in turn: blocks of one text must never show in the other."""
+    size, pieces = model.options.block - 1 or 1, ([], [])
+    with model.session() as first, model.session() as second:
+        for start in range(0, texts.shape[1], size):
+            for session, ids, logits in zip((first, second), texts, pieces, strict=True):
+                logits.append(session.append(ids[start : start + size]))
+    parts = [compare(model.forward(ids), np.concatenate(p), vocabulary) for ids, p in zip(texts, pieces, strict=True)]
+    return _worst("cache_cosine", f"chunks=in-turn,block={model.options.block},tokens={texts.shape[1]}", Positions.join(parts))
+
+
+def _worst(metric: str, parameters: str, positions: Positions) -> Check:
+    """The smallest cosine of any position, raw or centred."""
+    deviation = np.maximum(positions.deviation_raw, positions.deviation_centred)
+    at = int(deviation.argmax())
+    detail = f"1 - cosine is at most {deviation[at]:.3g} (position {at}), on average {deviation.mean():.3g}"
+    return Check(metric=metric, name=f"{metric}[worst,{parameters}]", value=1 - float(deviation[at]), n=len(positions), detail=detail)
+
+
+def _windows(graph: Graph) -> set[int]:
+    """The attention windows of a graph, without 0 (no window)."""
+    found = {attrs_of(node)["window"] for node in graph.nodes if node.op == "attention"}
+    return {w for w in found if isinstance(w, int) and w > 0}

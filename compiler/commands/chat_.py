@@ -1,0 +1,52 @@
+"""`thinc chat`: a conversation in the terminal, or one scripted from standard input, line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...schemas.errors import UsageError
+from .options import artifact_argument, device_option, json_flag, uncertified_flag
+from .run_ import sampling_options
+
+
+@click.command("chat")
+@artifact_argument
+@click.option("--system", help="A system message before the conversation.")
+@sampling_options
+@device_option
+@uncertified_flag
+@json_flag
+def command(artifact: Path, system: str | None, device: str, uncertified: bool, as_json: bool, **flags: Any) -> None:
+    """Talk with the model in ARTIFACT: one message a line; an empty line or end of input ends. With --json, one object a reply."""
+    from ...runtime_min.chat import ChatTemplate, chat_ids
+    from ..runner import Runner, decoding_of
+
+    decoding = decoding_of(**flags)
+    runner = Runner.open(artifact, device, uncertified, warn=lambda m: click.echo(f"warning: {m}", err=True))
+    template = ChatTemplate.from_files(runner.files, runner.tokenizer.special)
+    messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+    while (line := _next_line()) is not None:
+        messages.append({"role": "user", "content": line})
+        ids = chat_ids(runner.tokenizer, template.render(messages))
+        if len(ids) >= runner.model.options.context:
+            raise UsageError(f"context: the conversation has {len(ids)} tokens, the plan has room for {runner.model.options.context}; start a new one")
+        with runner.model.session() as session:
+            reply = runner.reply(session, ids, decoding)
+            for piece in reply:
+                if not as_json:
+                    click.echo(piece, nl=False)
+        messages.append({"role": "assistant", "content": reply.text})
+        click.echo(json.dumps({"text": reply.text, "ids": reply.ids, "ended": reply.ended, "prompt_tokens": len(ids)}) if as_json else "")
+
+
+def _next_line() -> str | None:
+    """The user's next message; None at an empty line or the end of input."""
+    if sys.stdin.isatty():
+        click.echo("> ", nl=False, err=True)
+    line = sys.stdin.readline().strip()
+    return line or None

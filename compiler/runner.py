@@ -1,0 +1,100 @@
+"""Text in, text out: an artifact's model, tokenizer and chat template together, behind `thinc run` and `thinc chat`.
+
+An artifact without a passing certificate for this device and mode is refused or warned about here (design.md section 5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..artifacts import Artifact, open_artifact
+from ..runtime_min import SamplingParams, Session, load_artifact
+from ..runtime_min.detokenize import Detokenizer, StopStrings
+from ..runtime_min.model import Model
+from ..runtime_min.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How a reply is generated and where it ends."""
+
+    max_new_tokens: int = 128
+    sampling: SamplingParams = SamplingParams()
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+def decoding_of(*, max_new_tokens: int, stop: Sequence[str], ignore_eos: bool = False, **sampling: Any) -> Decoding:
+    """A Decoding from the command line's flags; UsageError for values out of range."""
+    StopStrings(stop)  # refuses an empty stop string
+    return Decoding(max_new_tokens=max_new_tokens, sampling=SamplingParams(**sampling), stop=tuple(stop), ignore_eos=ignore_eos)
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply as it comes: iterate for pieces of text; afterwards `ids`, `text`, `ended` ("eos", "stop" or "length") and `seconds` are complete."""
+
+    tokens: Iterator[int]
+    tokenizer: Tokenizer
+    prompt: Sequence[int]
+    decoding: Decoding
+    eos: tuple[int, ...]
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    ended: str = "length"
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[str]:
+        start = time.monotonic()
+        words, stops = Detokenizer(self.tokenizer, self.prompt), StopStrings(self.decoding.stop)
+        for token in self.tokens:
+            self.ids.append(token)
+            if token in self.eos and not self.decoding.ignore_eos:
+                self.ended = "eos"
+                break
+            if piece := stops.push(words.push(token)):
+                yield self._told(piece)
+            if stops.stopped:
+                self.ended = "stop"
+                break
+        else:
+            if piece := stops.push(words.finish()):
+                yield self._told(piece)
+        if piece := stops.finish():
+            yield self._told(piece)
+        self.seconds = time.monotonic() - start
+
+    def _told(self, piece: str) -> str:
+        self.text += piece
+        return piece
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """An open artifact, ready to write."""
+
+    artifact: Artifact
+    model: Model
+    tokenizer: Tokenizer
+    files: dict[str, bytes]
+
+    @classmethod
+    def open(cls, path: Path, device: str, uncertified: bool, warn: Callable[[str], None]) -> Runner:
+        """Load the artifact; `warn` receives what the user should know. GateError when no certificate covers it and `uncertified` is false."""
+        from .trust import require_certificate
+
+        artifact = open_artifact(path)
+        if message := require_certificate(artifact, device, uncertified):
+            warn(message)
+        files = {entry.path: artifact.file(entry.path) for entry in artifact.manifest.files}
+        names = {Path(p).name: data for p, data in files.items()}
+        return cls(artifact, load_artifact(artifact, device), Tokenizer.from_files(names), names)
+
+    def reply(self, session: Session, ids: Sequence[int], decoding: Decoding) -> Reply:
+        """Append `ids` to the session and generate."""
+        tokens = session.stream(ids, decoding.max_new_tokens, decoding.sampling, decoding.ignore_eos)
+        return Reply(tokens, self.tokenizer, ids, decoding, self.model.options.eos)

@@ -58,7 +58,7 @@ def a07_manifest_fields(raw: Any, where: Path) -> Manifest:
         name = path.rpartition(".")[2]
         if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value < 1 << 63:
             raise ArtifactError("A-07", f"{where}: {MANIFEST}: {path} is {value}")
-        if name in ("sha256", "payload_root", "build_key") and not _DIGEST.fullmatch(value):
+        if name in ("sha256", "payload_root", "build_key") and not _DIGEST.fullmatch(str(value)):
             raise ArtifactError("A-07", f"{where}: {MANIFEST}: {path} is {value!r}, expected 64 hex digits")
     return manifest
 

@@ -103,8 +103,7 @@ def a16_layouts(store: Store, manifest: Manifest, table: PageTable) -> None:
 def a19_page_digest(store: Store, manifest: Manifest, table: PageTable, number: int) -> None:
     """A-19: record `number` of the index (a header or a page) has the SHA-256 of its bytes in the file."""
     record = table.records[number]
-    data = page_bytes(store, table, number)
-    if hashlib.sha256(data).digest() != record["sha256"].tobytes():
+    if hashlib.sha256(page_bytes(store, table, number).data).digest() != record["sha256"].tobytes():
         raise ArtifactError("A-19", f"{store.path}: {page_name(manifest, table, number)}: bytes are not those that pages.idx states")
 
 

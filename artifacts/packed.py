@@ -86,7 +86,7 @@ def _write_member(archive: zipfile.ZipFile, at: int, path: str, data: np.ndarray
     info.extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
     with archive.open(info, "w", force_zip64=True) as member:
         for start in range(0, len(data), _CHUNK):
-            member.write(data[start : start + _CHUNK])
+            member.write(data[start : start + _CHUNK].tobytes())
     info.extra = b""  # the central directory needs no padding
 
 

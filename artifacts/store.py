@@ -25,8 +25,10 @@ MAX_PATH = 255  # bytes of UTF-8
 class Store(Protocol):
     """Files by path; `sizes` holds all of them, in bytes."""
 
-    path: Path
-    sizes: dict[str, int]
+    @property
+    def path(self) -> Path: ...
+    @property
+    def sizes(self) -> dict[str, int]: ...
 
     def view(self, path: str) -> np.ndarray:
         """The file mapped read-only: u8[sizes[path]]."""

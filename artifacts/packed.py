@@ -1,18 +1,19 @@
 """NAME.thin.zip: an artifact in one file that any unzip opens and that the runtime maps without extraction.
 
-Form: store-only ZIP, ZIP64 fields in every local header, members sorted by UTF-8 path, the data of each aligned to 16 KiB (padding in an
-extra field of its local header), times fixed at 1980-01-01, no folders, no comments. Same files, same bytes.
+Form: a ZIP file of stored members sorted by UTF-8 path; the data of each starts at a multiple of 16 KiB (zeros in an extra field of its
+local header); sizes and offsets in ZIP64 fields always; times fixed at 1980-01-01 00:00; no folders, no comments. Everything but names,
+sizes, CRCs and data is fixed, so a reader rebuilds every header from those and compares: same files, same bytes.
 
-In: a folder store, or a packed file. Out: the other. Refused: A-03 everything that `pack` would not have written as far as it decides
-where bytes lie - compression, encryption, other alignment, overlaps, gaps, repeated or unsorted names, a member that its local header
-names otherwise - before any member is mapped; A-02 paths.
+In: a store, or a packed file. Out: the other. Refused: A-03 anything that `write_packed` would not have written, before a member is
+mapped (compression, encryption, other alignment, overlaps, gaps, repeated or unsorted names); A-02 paths; A-04 too many members.
+CRCs are for other tools; here every byte has a SHA-256.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +24,53 @@ from ..schemas.errors import ArtifactError
 from .index import DATA_ALIGN
 from .store import MAX_FILES, Store, check_path, map_bytes
 
-EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 20
-_PADDING = struct.Struct("<HH")  # extra field: id 0xD935 (alignment), size
-_PADDING_ID = 0xD935
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
 _END = struct.Struct("<4s4H2IH")
-_END64_BYTES = 56 + 20  # zip64 end record and its locator, present above 4 GiB
-_LOCAL_ZIP64_BYTES = 20
-_WIDE = 0xFFFFFFFF
+_TAIL = _END64.size + _LOCATOR.size + _END.size
+_VERSION = 45  # of the ZIP specification: ZIP64
+_MADE_BY = 3 << 8 | _VERSION  # Unix
+_FLAGS = 0x0800  # names are UTF-8
+_DATE = 0x0021  # 1980-01-01
+_MODE = 0o100644 << 16
+_WIDE, _WIDE16 = 0xFFFFFFFF, 0xFFFF  # "see the ZIP64 field"
+_ZIP64_ID, _PADDING_ID = 0x0001, 0xD935
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file: its local header starts at byte `at`."""
+
+    name: str
+    size: int
+    crc: int
+    at: int
+
+    @property
+    def data_at(self) -> int:
+        return self.at + len(self.local_header())
+
+    @property
+    def end(self) -> int:
+        return self.data_at + self.size
+
+    def local_header(self) -> bytes:
+        """What precedes the data, padding included."""
+        name = self.name.encode("utf-8")
+        wide = struct.pack("<HHQQ", _ZIP64_ID, 16, self.size, self.size)
+        padding = -(self.at + _LOCAL.size + len(name) + len(wide) + 4) % DATA_ALIGN
+        extra = wide + struct.pack("<HH", _PADDING_ID, padding) + bytes(padding)
+        return _LOCAL.pack(b"PK\3\4", _VERSION, _FLAGS, 0, 0, _DATE, self.crc, _WIDE, _WIDE, len(name), len(extra)) + name + extra
+
+    def central_header(self) -> bytes:
+        """Its entry in the directory."""
+        name = self.name.encode("utf-8")
+        extra = struct.pack("<HHQQQ", _ZIP64_ID, 24, self.size, self.size, self.at)
+        head = (b"PK\1\2", _MADE_BY, _VERSION, _FLAGS, 0, 0, _DATE, self.crc, _WIDE, _WIDE, len(name), len(extra), 0, 0, 0, _MODE, _WIDE)
+        return _CENTRAL.pack(*head) + name + extra
 
 
 @dataclass(frozen=True)
@@ -50,114 +88,84 @@ class PackedStore:
 
 
 def write_packed(store: Store, target: Path) -> None:
-    """Write every file of `store` to `target`, and to the disk."""
+    """Write every file of `store` to the new file `target`, and to the disk."""
+    members: list[Member] = []
     with open(target, "xb") as out:
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for path in sorted(store.sizes, key=lambda p: p.encode("utf-8")):
-                _write_member(archive, out.tell(), path, store.view(path))
+        for path in sorted(store.sizes, key=_order):
+            data, crc = store.view(path), 0
+            for start in range(0, len(data), _CHUNK):
+                crc = zlib.crc32(data[start : start + _CHUNK].data, crc)
+            member = Member(path, len(data), crc, out.tell())
+            out.write(member.local_header())
+            for start in range(0, len(data), _CHUNK):
+                out.write(data[start : start + _CHUNK].tobytes())
+            members.append(member)
+        out.write(_directory(members))
         out.flush()
         os.fsync(out.fileno())
 
 
 def open_packed(path: Path) -> PackedStore:
-    """Map a packed artifact after checking its directory."""
+    """Map a packed artifact after comparing all of its headers with what write_packed writes."""
     with open(path, "rb") as file:
         data = map_bytes(file.fileno(), os.fstat(file.fileno()).st_size)
-    sizes, offsets, end = {}, {}, 0
-    start, count = _directory(path, data)
-    for name, size, local in _members(path, data[start:], count):
-        check_path(name)
-        if local != end or (sizes and name.encode("utf-8") <= next(reversed(sizes)).encode("utf-8")):
-            raise _refused(path, f"{name!r} is out of order, repeated, or does not follow the member before it")
-        offsets[name], sizes[name] = _check_local(path, data[local:start], local, name, size), size
-        end = offsets[name] + size
-        if offsets[name] % DATA_ALIGN or end > start:
-            raise _refused(path, f"the data of {name!r} is not aligned to {DATA_ALIGN} or not inside the file")
-    if end != start:
-        raise _refused(path, f"{start - end} bytes belong to no member")
-    return PackedStore(path, sizes, offsets, data)
+    start, directory = _read_directory(path, data)
+    members, at = list(_members(path, directory)), 0
+    names = [member.name for member in members]
+    if names != sorted(set(names), key=_order):
+        raise _refused(path, "its members are repeated or not sorted")
+    for member in members:
+        check_path(member.name)
+        if member.at != at or member.end > start:
+            raise _refused(path, f"{member.name!r} does not follow the member before it inside the file")
+        if data[member.at : member.data_at].tobytes() != member.local_header():
+            raise _refused(path, f"the local header of {member.name!r} is not the one that belongs to its entry in the directory")
+        at = member.end
+    if at != start or _directory(members) != directory:
+        raise _refused(path, "its directory is not that of its members")
+    return PackedStore(path, {m.name: m.size for m in members}, {m.name: m.data_at for m in members}, data)
 
 
-def _write_member(archive: zipfile.ZipFile, at: int, path: str, data: np.ndarray) -> None:
-    info = zipfile.ZipInfo(path, EPOCH)
-    info.create_system, info.external_attr = 3, 0o100644 << 16
-    head = at + _LOCAL.size + len(path.encode("utf-8")) + _LOCAL_ZIP64_BYTES + _PADDING.size
-    padding = -head % DATA_ALIGN
-    info.extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
-    with archive.open(info, "w", force_zip64=True) as member:
-        for start in range(0, len(data), _CHUNK):
-            member.write(data[start : start + _CHUNK].tobytes())
-    info.extra = b""  # the central directory needs no padding
+def _directory(members: list[Member]) -> bytes:
+    """Everything after the last member."""
+    start = members[-1].end if members else 0
+    entries = b"".join(member.central_header() for member in members)
+    count, end = len(members), start + len(entries)
+    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _MADE_BY, _VERSION, 0, 0, count, count, len(entries), start)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, end, 1)
+    return entries + end64 + locator + _END.pack(b"PK\5\6", 0, 0, _WIDE16, _WIDE16, _WIDE, _WIDE, 0)
 
 
-def _directory(path: Path, data: np.ndarray) -> tuple[int, int]:
-    """(byte at which the central directory starts, number of members), from the end of the file."""
-    if len(data) < _END.size:
-        raise _refused(path, "it is too short for a ZIP file")
-    magic, disk, disk2, _, count, size, _, comment = _END.unpack(data[-_END.size :].tobytes())
-    if magic != b"PK\5\6" or disk or disk2 or comment or count >= MAX_FILES:
+def _read_directory(path: Path, data: np.ndarray) -> tuple[int, bytes]:
+    """(its first byte, its bytes up to the end of the file)."""
+    if len(data) < _TAIL:
+        raise _refused(path, "it is too short")
+    magic, _, _, _, _, _, count, _, size, start = _END64.unpack(data[-_TAIL:][: _END64.size].tobytes())
+    if magic != b"PK\6\6" or start + size + _TAIL != len(data):
         raise _refused(path, "it does not end like a packed artifact")
-    tail = _END.size
-    if data[-tail - 20 : -tail][:4].tobytes() == b"PK\6\7":
-        tail += _END64_BYTES
-    start = len(data) - tail - size
-    if start < 0:
-        raise _refused(path, "its directory is larger than the file")
-    return start, count
+    if count > MAX_FILES:
+        raise ArtifactError("A-04", f"{path}: more than {MAX_FILES} files")
+    if size > count * (_CENTRAL.size + 28 + _WIDE16):
+        raise _refused(path, "its directory is larger than its entries can be")
+    return start, data[start:].tobytes()
 
 
-def _members(path: Path, directory: np.ndarray, count: int) -> Iterator[tuple[str, int, int]]:
-    """(name, bytes, offset of the local header) of each entry of the central directory."""
+def _members(path: Path, directory: bytes) -> Iterator[Member]:
+    """Entries of the directory; only names, CRCs, sizes and offsets are read."""
     at = 0
-    for _ in range(count):
-        head = directory[at : at + _CENTRAL.size].tobytes()
-        if len(head) < _CENTRAL.size or head[:4] != b"PK\1\2":
-            raise _refused(path, "its directory is cut off")
-        _, _, _, flags, method, _, _, _, packed, size, n_name, n_extra, n_comment, _, _, _, local = _CENTRAL.unpack(head)
-        at += _CENTRAL.size
-        name = _decode(path, directory[at : at + n_name].tobytes())
-        extra = directory[at + n_name : at + n_name + n_extra].tobytes()
-        at += n_name + n_extra
-        if method or flags & ~0x0800 or n_comment:
-            raise _refused(path, f"{name!r} is compressed, encrypted or streamed; members are stored")
-        wide = _wide_fields(path, name, extra, [size, packed, local])
-        if wide[0] != wide[1]:
-            raise _refused(path, f"{name!r} has two sizes")
-        yield name, wide[0], wide[2]
+    while directory[at : at + 4] == b"PK\1\2":
+        try:
+            *_, crc, _, _, n_name, n_extra, _, _, _, _, _ = _CENTRAL.unpack_from(directory, at)
+            name = directory[at + _CENTRAL.size : at + _CENTRAL.size + n_name].decode("utf-8")
+            _, _, size, _, offset = struct.unpack_from("<HHQQQ", directory, at + _CENTRAL.size + n_name)
+        except (struct.error, UnicodeDecodeError) as e:
+            raise _refused(path, f"its directory is malformed: {e}") from e
+        yield Member(name, size, crc, offset)
+        at += _CENTRAL.size + n_name + n_extra
 
 
-def _wide_fields(path: Path, name: str, extra: bytes, fields: list[int]) -> list[int]:
-    """Sizes and offset, taken from the ZIP64 extra field where the 32-bit ones say so."""
-    want = [n for n, value in enumerate(fields) if value == _WIDE]
-    if extra[:4] != (struct.pack("<HH", 1, 8 * len(want)) if want else b"") or len(extra) != (4 + 8 * len(want) if want else 0):
-        raise _refused(path, f"{name!r} has unexpected extra fields")
-    for n, value in zip(want, struct.unpack(f"<{len(want)}Q", extra[4:]), strict=True):
-        fields[n] = value
-    return fields
-
-
-def _check_local(path: Path, data: np.ndarray, at: int, name: str, size: int) -> int:
-    """Offset of the member's data, after comparing its local header with the directory."""
-    head = data[: _LOCAL.size].tobytes()
-    if len(head) < _LOCAL.size:
-        raise _refused(path, f"{name!r} lies outside the file")
-    magic, _, flags, method, _, _, _, _, _, n_name, n_extra = _LOCAL.unpack(head)
-    own_name = data[_LOCAL.size : _LOCAL.size + n_name].tobytes()
-    extra = data[_LOCAL.size + n_name : _LOCAL.size + n_name + n_extra].tobytes()
-    wide = struct.pack("<HHQQ", 1, 16, size, size)
-    if magic != b"PK\3\4" or method or flags & ~0x0800 or own_name != name.encode("utf-8") or not extra.startswith(wide):
-        raise _refused(path, f"the local header of {name!r} differs from the directory")
-    padding = extra[len(wide) :]
-    if padding[4:].strip(b"\0") or padding[:4] != _PADDING.pack(_PADDING_ID, len(padding) - 4):
-        raise _refused(path, f"the local header of {name!r} hides bytes in an extra field")
-    return at + _LOCAL.size + n_name + n_extra
-
-
-def _decode(path: Path, name: bytes) -> str:
-    try:
-        return name.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise _refused(path, f"the name {name!r} is not UTF-8") from e
+def _order(name: str) -> bytes:
+    return name.encode("utf-8")
 
 
 def _refused(path: Path, what: str) -> ArtifactError:

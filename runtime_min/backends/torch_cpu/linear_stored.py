@@ -1,0 +1,66 @@
+"""Matrices held as stored (bf16, f16, f32, fp8 with a scale per row): decoded a few rows at a time, then multiplied.
+
+oneDNN multiplies them because its float32 product has the same bits under any number of threads, which MKL's has not at every shape.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....artifacts.formats import Format
+from ....schemas.encoding import Slab
+from ...targets import SCRATCH, stored_type
+
+_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
+
+
+class StoredMatrix:
+    """Weights [rows, cols] of a format without integer codes."""
+
+    def __init__(self, fmt: Format, rows: int, cols: int) -> None:
+        self._format = fmt
+        self._values = torch.zeros(rows, cols, dtype=_TYPES[stored_type(fmt)])
+        self._scale = torch.zeros(rows, 1) if len(fmt.spec.parts) == 2 else None
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes + (0 if self._scale is None else self._scale.nbytes)
+
+    def fill(self, slab: Slab, first_row: int) -> None:
+        """Place a slab whose rows count from `first_row`."""
+        parts = self._format.unpack(slab.raw, slab.col1 - slab.col0)
+        place = slice(first_row + slab.row0, first_row + slab.row1)
+        wide, *scale = (parts[part.name] for part in self._format.spec.parts)
+        _bits(self._values)[place, slab.col0 : slab.col1] = wide.view(f"u{wide.itemsize}")
+        if self._scale is not None:
+            self._scale.numpy()[place] = scale[0]
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """f32[M, cols] -> f32[M, rows]."""
+        rows, cols = self._values.shape
+        step = rows if self._values.dtype == torch.float32 else max(1, SCRATCH // (4 * cols))
+        parts = [_product(x, self._decode(slice(r, r + step))) for r in range(0, rows, step)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """i64[n] -> f32[n, cols]."""
+        return self._decode(ids)
+
+    def _decode(self, index: slice | Tensor) -> Tensor:
+        values = self._values.view(torch.uint8)[index].view(self._values.dtype) if self._values.itemsize == 1 else self._values[index]
+        values = values.float()
+        return values if self._scale is None else values.mul_(self._scale[index])
+
+
+def _bits(values: Tensor) -> np.ndarray:
+    kinds = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+    return values.view(kinds[values.itemsize]).numpy()
+
+
+def _product(x: Tensor, w: Tensor) -> Tensor:
+    """x [M, K] times w [N, K] transposed."""
+    if not torch.backends.mkldnn.is_available():
+        return torch.nn.functional.linear(x, w)
+    return torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")

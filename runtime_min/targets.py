@@ -1,0 +1,122 @@
+"""What a matrix costs on the `cpu` target: resident and scratch bytes, as pure arithmetic that `plan` can do without torch.
+
+The torch CPU backend holds integer formats transposed and cut, so that one byte-wide kernel serves every bit width:
+
+  block   up to BLOCK_ROWS rows (outputs) of the matrix, padded with zero rows to a multiple of ROW_TILE: its `width`
+  depth   inputs, padded with zeros to whole groups
+  plane   the codes' bits of one power-of-two width w (8; 4; 2; 1 - a 6-bit code is planes 4 and 2): u8[depth, width w / 8 + TAIL]
+  TAIL    two float32 that the kernel reads at the end of each byte row
+  scales  f16[groups, width], and as many minima where the format is affine
+
+All other formats are held as stored. Sizes are per load: matrices that are loaded together (one input, one format) count as one of all their rows.
+Refused: InputError for an unknown format, BackendError for one that this target can't execute.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..artifacts.formats import Format, get_format
+from ..schemas.errors import BackendError
+
+BLOCK_ROWS = 4096
+ROW_TILE = 64  # with TOKEN_TILE: at whole tiles a matrix product has the same bits under any number of threads
+TOKEN_TILE = 16
+TAIL = 8
+SCRATCH = 4 << 20  # bytes of decoded weights, or of spread codes, that exist at a time (one group of a block at least)
+FEW_TOKENS = 4  # up to here a token is cheaper through the codes than decoding the weights
+
+
+@dataclass(frozen=True, slots=True)
+class IntCodes:
+    """An integer format in the terms of this target: value = (code - centre) scale, or code scale + min when affine."""
+
+    bits: int
+    group: int
+    centre: float
+    affine: bool
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Widths in bits, high bits of the code first."""
+        return tuple(w for w in (8, 4, 2, 1) if self.bits & w)
+
+    def groups(self, cols: int) -> int:
+        """Scales per row."""
+        return -(-cols // self.group)
+
+    def groups_within(self, limit: int, row_bytes: int) -> int:
+        """How many groups of inputs fit into `limit` bytes at `row_bytes` per input; at least one."""
+        return max(1, limit // (self.group * row_bytes))
+
+
+def int_codes(fmt: Format) -> IntCodes | None:
+    """`fmt` as integer codes, None when it is a format held as stored."""
+    types = {(part.name, part.count): part.type for part in fmt.spec.parts}
+    code, scale = types.get(("codes", "in"), ""), types.get(("scale", "groups"))
+    if not code.startswith("u") or scale != "f16":
+        return None
+    bits = int(code[1:])
+    match fmt.spec.value:
+        case ("mul", ("sub", "codes", int() | float() as centre), "scale"):
+            return IntCodes(bits, fmt.group, centre, affine=False)
+        case ("add", ("mul", "codes", "scale"), "min") if types.get(("min", "groups")) == "f16":
+            return IntCodes(bits, fmt.group, 2 ** (bits - 1), affine=True)
+    return None
+
+
+def stored_type(fmt: Format) -> str:
+    """Element type of a format held as stored: "f32", "f16", "bf16" or "f8e4m3" (under one f32 scale per row)."""
+    parts = fmt.spec.parts
+    if fmt.spec.value == "value" and len(parts) == 1 and parts[0].type in ("f32", "f16", "bf16"):
+        return parts[0].type
+    if fmt.spec.value == ("mul", "codes", "scale") and [(p.type, p.count) for p in parts] == [("f8e4m3", "in"), ("f32", "one")]:
+        return "f8e4m3"
+    raise BackendError(f"number format {fmt.name}: device cpu has no way to execute it")
+
+
+def block_widths(rows: int) -> list[int]:
+    """Padded rows of each block of a matrix."""
+    return [-(-min(BLOCK_ROWS, rows - r) // ROW_TILE) * ROW_TILE for r in range(0, rows, BLOCK_ROWS)]
+
+
+def plane_bytes(width: int, bits: int) -> int:
+    """Bytes of one input's codes in a plane, tail included."""
+    return width * bits // 8 + TAIL
+
+
+def resident_bytes(format_name: str, rows: int, cols: int) -> int:
+    """Bytes that a matrix [rows, cols] occupies for as long as the model is loaded."""
+    fmt = get_format(format_name)
+    codes = int_codes(fmt)
+    if codes is None:
+        stored_type(fmt)
+        return rows * fmt.row_bytes(cols)
+    widths, groups = block_widths(rows), codes.groups(cols)
+    planes = sum(plane_bytes(width, w) for width in widths for w in codes.planes)
+    return groups * codes.group * planes + groups * sum(widths) * 2 * (2 if codes.affine else 1)
+
+
+def scratch_bytes(format_name: str, rows: int, cols: int, tokens: int) -> int:
+    """Bound on the bytes that multiplying `tokens` inputs by a matrix [rows, cols] allocates, its result included."""
+    codes = int_codes(get_format(format_name))
+    if codes is None:
+        stored = 0 if format_name == "f32/1" else 2 * min(max(SCRATCH, 4 * cols), 4 * rows * cols)
+        return stored + 2 * 4 * tokens * rows
+    width, groups, planes = max(block_widths(rows)), codes.groups(cols), len(codes.planes)
+    few = tokens <= FEW_TOKENS
+    held = min(groups, codes.groups_within(SCRATCH, width if few else 4 * width))
+    inputs = held * codes.group
+    narrow = min(codes.planes)
+    copies = 8 // narrow  # of the inputs, one per code that shares a byte
+    spread = copies * plane_bytes(width, narrow) * inputs if narrow < 8 else 0
+    scales = 4 * held * width * (3 if codes.affine else 1)
+    if few:
+        routes = 2 * 4 * tokens * copies * inputs + 4 * tokens * groups * codes.group
+        work = 4 * tokens * width * (held * planes + 2)
+    else:
+        tokens = math.ceil(tokens / TOKEN_TILE) * TOKEN_TILE
+        routes = 4 * tokens * groups * codes.group + 2 * 4 * copies * inputs
+        work = 4 * width * inputs * planes
+    return spread + scales + routes + work + 2 * 4 * tokens * sum(block_widths(rows))

@@ -1,7 +1,8 @@
 """Adding a unit is one new file, one registry line and one test row: no unit's name occurs in any other source file.
 
 Kinds: architecture families (compiler/frontends), number formats (artifacts/formats), passes (passes). A unit's own file and its
-folder's registry may name it. Below floor 5 a family may not even be mentioned in a comment: there the graph is all that is known.
+folder's registry may name it. A pass called by one everyday word, such as `relayout`, is looked for by its class name alone. Below
+floor 5 a family may not even be mentioned in a comment: there the graph is all that is known.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def format_problems(files: tuple[Source, ...], names: set[str]) -> list[str]:
 
 
 def passes(file: Source) -> set[str]:
-    """The class names and command-line names of the passes that a file defines: classes with a string `name` and a `run`."""
+    """The class names and hyphened names of the passes that a file defines: classes with a string `name` and a `run`."""
     found = set()
     for node in file.tree.body:
         if isinstance(node, ast.ClassDef) and any(isinstance(item, ast.FunctionDef) and item.name == "run" for item in node.body):
@@ -77,7 +78,7 @@ def passes(file: Source) -> set[str]:
                         ast.AnnAssign(target=ast.Name(id="name"), value=ast.Constant(value=str(name)))
                         | ast.Assign(targets=[ast.Name(id="name")], value=ast.Constant(value=str(name)))
                     ):
-                        found |= {node.name, name}
+                        found |= {node.name, name} if "-" in name else {node.name}
     return found
 
 
@@ -127,6 +128,6 @@ def test_format_names_are_found() -> None:
 
 
 def test_pass_names_are_found() -> None:
-    own = source("passes/fold.py", 'class Fold:\n    name: ClassVar = "fold"\n    def run(self, graph): ...')
-    files = (own, source("passes/__init__.py", "from .fold import Fold"), source("compiler/driver.py", "from ..passes import Fold\nx = 'fold'"))
-    assert pass_problems(files) == ["compiler/driver.py:1: Fold", "compiler/driver.py:2: fold"]
+    own = source("passes/fold.py", 'class Fold:\n    name: ClassVar = "fold-it"\n    def run(self, graph): ...')
+    files = (own, source("passes/__init__.py", "from .fold import Fold"), source("compiler/driver.py", "from ..passes import Fold\nx = 'fold-it'"))
+    assert pass_problems(files) == ["compiler/driver.py:1: Fold", "compiler/driver.py:2: fold-it"]

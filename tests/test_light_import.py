@@ -24,6 +24,9 @@ PACKAGES = {
     "thinlm.compiler": {"msgspec", "numpy"},
 }
 
+# What numpy (Cython's runtime) and msgspec (where it is installed) load themselves.
+BORROWED = {"cython_runtime", "typing_extensions"}
+
 VERBS = ("compile", "plan", "certify", "gate", "verify", "inspect", "run", "chat", "pack", "unpack", "doctor")
 
 SEPARATOR = "\n--loaded--\n"
@@ -46,9 +49,9 @@ def loaded(code: str) -> set[str]:
 
 
 def third_party(modules: set[str]) -> set[str]:
-    """The top packages from outside the standard library; Cython's runtime is numpy's."""
+    """The top packages from outside the standard library."""
     tops = {name.split(".")[0] for name in modules}
-    return {top for top in tops if top not in sys.stdlib_module_names and not top.startswith("_")} - {"thinlm", "cython_runtime"}
+    return {top for top in tops if top not in sys.stdlib_module_names and not top.startswith("_")} - {"thinlm", *BORROWED}
 
 
 def verb(*arguments: str) -> str:

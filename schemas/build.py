@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .graph import AttrValue, Const, Graph, Input, Node, Param, Type
@@ -23,8 +24,9 @@ class GraphBuilder:
     outputs: list[tuple[str, str]] = field(default_factory=list)
     prefix: str = "v"
 
-    def const(self, name: str, values: tuple[float, ...]) -> str:
-        """Declare a constant once; the same name must keep the same values."""
+    def const(self, name: str, values: Iterable[float]) -> str:
+        """Declare a constant once, numpy's floats included; the same name must keep the same values."""
+        values = tuple(map(float, values))
         assert self.consts.setdefault(name, Const(name, values)).values == values, f"const {name} declared twice with other values"
         return name
 

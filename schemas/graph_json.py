@@ -103,7 +103,7 @@ def from_json(data: Any) -> Graph:
         return Graph(
             form.name,
             inputs=tuple(Input(i.name, Type(i.dtype, i.shape)) for i in form.inputs),
-            consts=tuple(Const(c.name, tuple(map(_finite, c.values))) for c in form.consts),
+            consts=tuple(Const(c.name, tuple(map(finite, c.values))) for c in form.consts),
             params=tuple(Param(p.name, p.shape, p.dtype, p.role, p.layer, p.encoding) for p in form.params),
             nodes=tuple(Node(n.op, n.inputs, n.output, tuple((k, attr_value(n.attrs[k])) for k in sorted(n.attrs))) for n in form.nodes),
             outputs=tuple((o.name, o.value) for o in form.outputs),
@@ -113,7 +113,8 @@ def from_json(data: Any) -> Graph:
         raise InputError(f"graph.json: {e}") from e
 
 
-def _finite(v: float) -> float:
+def finite(v: float) -> float:
+    """`v`; ValueError when it is NaN or infinite."""
     if not math.isfinite(v):
         raise ValueError(f"{v} is not finite")
     return v
@@ -124,7 +125,7 @@ def attr_value(v: Any) -> AttrValue:
     if isinstance(v, list | tuple) and all(type(item) in (int, str) for item in v):
         return tuple(v)
     if isinstance(v, float):
-        return _finite(v)
+        return finite(v)
     if not isinstance(v, int | str):
         raise ValueError(f"{str(v)[:40]} is no attribute value")
     return v

@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import InputError
 from .graph import AttrValue, Const, Graph, Input, Node, Param, Type
-from .graph_json import attr_value, from_json, to_json
+from .graph_json import attr_value, finite, from_json, to_json
 from .verify import infer
 
 __all__ = ["from_json", "parse", "print_graph", "to_json"]
@@ -73,7 +73,7 @@ def parse(text: str) -> Graph:
         try:
             found[kind].append(_READERS[kind](match.groupdict()))
         except (ValueError, RecursionError) as e:  # RecursionError: json's answer to thousands of brackets
-            raise InputError(f"graph text: line {number}: {e}: {line[:80]!r}") from e
+            raise InputError(f"graph text: line {number}: {str(e)[:120]}: {line[:80]!r}") from e
     graph = Graph(
         head["name"],
         inputs=tuple(found["input"]),
@@ -114,7 +114,7 @@ def _node(m: Mapping[str, str]) -> Node:
 
 
 def _const(m: Mapping[str, str]) -> Const:
-    return Const(m["name"], tuple(float(v) for v in m["values"][1:-1].split(", ") if v))
+    return Const(m["name"], tuple(finite(float(v)) for v in m["values"][1:-1].split(", ") if v))
 
 
 _READERS = {

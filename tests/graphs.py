@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from thinlm.schemas.build import GraphBuilder
-from thinlm.schemas.graph import Dim, Graph, Node, Param, Type
+from thinlm.schemas.graph import Dim, Graph, Input, Node, Param, Type
 from thinlm.schemas.op_types import OpError
-from thinlm.schemas.ops import INTEGER_INPUTS, OPS
+from thinlm.schemas.ops import INTEGER_INPUTS, OPS, attrs_of
 from thinlm.schemas.verify import checked, infer
 
 VOCAB = 11
@@ -32,9 +32,12 @@ def random_ids(batch: int, tokens: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, VOCAB, (batch, tokens))
 
 
-def one_op(op: str, inputs: Sequence[Sequence[Any] | str], attrs: dict[str, Any]) -> Graph:
-    """`out = op(inputs)`. An input is "ids", "positions", "" (absent), the dims of an activation after [B, T], a weight
-    ("w", rows, cols) or ("w", size), or a constant ("c", value, ...)."""
+def one_op(op: str, inputs: Sequence[Sequence[Any] | str], attrs: dict[str, Any], raw: bool = False) -> Graph:
+    """`%out = op(inputs)`, verified; or `raw`: not verified, default attributes kept.
+
+    An input is "ids", "positions", "" (absent), the dims of an activation after [B, T], a weight ("w", rows, cols) or ("w", size), or a
+    constant ("c", value, ...).
+    """
     b = GraphBuilder("one-op")
     names = []
     for i, given in enumerate(inputs):
@@ -47,8 +50,12 @@ def one_op(op: str, inputs: Sequence[Sequence[Any] | str], attrs: dict[str, Any]
         else:
             table = b.param(Param(f"table{i}", (VOCAB, int(np.prod(given))), "f32", "embed"))
             names.append(b.node("reshape", b.node("embedding", "ids", table), shape=("B", "T", *given)))
-    b.output("out", b.node(op, *names, **attrs))
     b.output("logits", b.node("embedding", "ids", b.param(Param("embed", (VOCAB, 3), "f32", "embed"))))
+    b.output("out", "out")
+    if raw:
+        b.nodes.append(Node(op, tuple(names), "out", tuple(sorted(attrs.items()))))
+        return b.finish()
+    b.node(op, *names, name="out", **attrs)
     return checked(b.finish())
 
 
@@ -88,7 +95,9 @@ class _Maker:
     def node(self, op: str, inputs: Sequence[str], attrs: dict[str, Any]) -> str:
         """Append a node and infer its type; OpError when the rules refuse it."""
         out = self.b.node(op, *inputs, name=self.name(), **attrs)
-        types, broken = infer(self.b.finish())
+        values = tuple(Input(name, t) for name, t in self.pool.items())
+        parts = (self.b.inputs + values, tuple(self.b.consts.values()), tuple(self.b.params.values()))
+        types, broken = infer(Graph("", *parts, (self.b.nodes[-1],), ()))
         if broken:
             self.b.nodes.pop()
             raise OpError(broken[0])
@@ -105,7 +114,8 @@ class _Maker:
             inputs = self.inputs(op)
             if op == "attention" and self.kv and self.rng.integers(2):
                 owner = self.kv[0]
-                inputs, attrs = (inputs[0], *owner.inputs[1:4], *inputs[4:]), {**attrs, **dict(owner.attrs), "owns": False}
+                inputs = (inputs[0], *owner.inputs[1:4], *inputs[4:])
+                attrs |= {k: attrs_of(owner)[k] for k in ("cache", "window")} | {"owns": False}
             self.node(op, inputs, attrs)
         except OpError:
             self.b.params, self.b.consts = params, consts
@@ -195,5 +205,5 @@ class _Maker:
         read = {i for n in self.b.nodes for i in n.inputs}
         for v in self.pool:
             if v not in read:
-                self.b.output("logits" if v == x else self.name() + str(len(self.b.outputs)), v)
+                self.b.output("logits" if v == x else f"{self.name()}.{len(self.b.outputs)}", v)
         return checked(self.b.finish())

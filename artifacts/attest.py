@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..schemas.errors import InputError
 from .check import ATTEST, FILE_LIMIT
 from .disk import write_durable
-from .store import FolderStore, Store, check_path, open_folder, read_file
+from .store import FolderStore, Store, a02_plain_path, open_folder, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Attestations:
     def read(self, name: str) -> bytes:
         """One file; InputError listing what there is."""
         store = self._now()
-        check_path(name)
+        a02_plain_path(name)
         if ATTEST + name not in store.sizes:
             raise InputError(f"{self.store.path}: no attestation {name!r}; there are {self.names()}")
         return read_file(store, ATTEST + name, FILE_LIMIT)
 
     def add(self, name: str, data: bytes) -> None:
         """Write or replace one file, atomically."""
-        check_path(ATTEST + name)
+        a02_plain_path(ATTEST + name)
         if not isinstance(self.store, FolderStore):
             raise InputError(f"{self.store.path}: a packed artifact is not changed; unpack it, add {name!r}, pack it again")
         write_durable(self.store.path / ATTEST / name, data)

@@ -19,7 +19,7 @@ from ..schemas.manifest import FEATURES, SCHEMA, FileEntry, Manifest
 from .formats import FORMATS
 from .identity import payload_root, sha256_hex
 from .index import PageTable
-from .store import Store, check_path, read_file
+from .store import Store, a02_plain_path, read_file
 
 MANIFEST, INDEX, GRAPH, PLAN, ATTEST = "manifest.json", "pages.idx", "graph.json", "plan.json", "attest/"
 WEIGHT_PATH = "weights/{:05d}.safetensors"
@@ -29,10 +29,13 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _DTYPES = ("bf16", "f16", "f32")
 
 
-def a05_canonical_manifest(data: bytes, where: Path) -> Any:
-    """A-05: manifest.json is canonical JSON."""
+def a05_canonical_manifest(store: Store) -> tuple[bytes, Any]:
+    """A-05: manifest.json is there and canonical JSON. Returns its bytes and its value."""
+    if MANIFEST not in store.sizes:
+        raise ArtifactError("A-05", f"{store.path}: no {MANIFEST}; this is not an artifact")
+    data = read_file(store, MANIFEST, LIMITS[MANIFEST])
     try:
-        return parse_canonical(data, where=f"{where}: {MANIFEST}", max_bytes=LIMITS[MANIFEST])
+        return data, parse_canonical(data, where=f"{store.path}: {MANIFEST}", max_bytes=LIMITS[MANIFEST])
     except InputError as e:
         raise ArtifactError("A-05", str(e)) from e
 
@@ -67,7 +70,7 @@ def a08_file_set(store: Store, manifest: Manifest) -> None:
     """A-08: outside attest/ there are exactly the files that the manifest lists, once each, in order, with the sizes that it states."""
     listed = listed_files(manifest)
     for path in listed:
-        check_path(path)  # A-02
+        a02_plain_path(path)  # A-02
     others = [entry.path for entry in manifest.files]
     fixed = [manifest.graph.path, manifest.plan.path, manifest.page_index.path, *(file.path for file in manifest.weights)]
     expected = [GRAPH, PLAN, INDEX, *(WEIGHT_PATH.format(n) for n in range(len(manifest.weights)))]

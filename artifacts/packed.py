@@ -22,7 +22,7 @@ import numpy as np
 
 from ..schemas.errors import ArtifactError
 from .index import DATA_ALIGN
-from .store import MAX_FILES, Store, check_path, map_bytes
+from .store import MAX_FILES, MAX_PATH, Store, a02_plain_path, a04_limit, map_bytes
 
 _CHUNK = 1 << 20
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -115,7 +115,7 @@ def open_packed(path: Path) -> PackedStore:
     if names != sorted(set(names), key=_order):
         raise _refused(path, "its members are repeated or not sorted")
     for member in members:
-        check_path(member.name)
+        a02_plain_path(member.name)
         if member.at != at or member.end > start:
             raise _refused(path, f"{member.name!r} does not follow the member before it inside the file")
         if data[member.at : member.data_at].tobytes() != member.local_header():
@@ -143,9 +143,8 @@ def _read_directory(path: Path, data: np.ndarray) -> tuple[int, bytes]:
     magic, _, _, _, _, _, count, _, size, start = _END64.unpack(data[-_TAIL:][: _END64.size].tobytes())
     if magic != b"PK\6\6" or start + size + _TAIL != len(data):
         raise _refused(path, "it does not end like a packed artifact")
-    if count > MAX_FILES:
-        raise ArtifactError("A-04", f"{path}: more than {MAX_FILES} files")
-    if size > count * (_CENTRAL.size + 28 + _WIDE16):
+    a04_limit(path, "files", count, MAX_FILES)
+    if size > count * (_CENTRAL.size + 28 + MAX_PATH):
         raise _refused(path, "its directory is larger than its entries can be")
     return start, data[start:].tobytes()
 

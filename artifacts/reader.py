@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..schemas.encoding import Slab
-from ..schemas.errors import ArtifactError, InputError
+from ..schemas.errors import InputError
 from ..schemas.manifest import FileEntry, Manifest, TensorEntry
 from . import check, check_pages
 from .attest import Attestations
@@ -27,7 +27,7 @@ from .index import PageTable
 from .layouts import gather, matrix_shape
 from .layouts.base import region, slab_count
 from .packed import open_packed
-from .store import Store, open_folder, read_file, require_path
+from .store import Store, a01_regular, open_folder, require_path
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,14 @@ def open_store(path: Path) -> Store:
     require_path(path)
     if path.is_dir():
         return open_folder(path)
-    if path.is_file():
-        return open_packed(path)
-    raise ArtifactError("A-01", f"{path}: neither a folder nor a file")
+    info = path.stat()
+    a01_regular(path, info, info.st_size)
+    return open_packed(path)
 
 
 def read_manifest(store: Store) -> tuple[Manifest, bytes]:
     """manifest.json, parsed and as bytes; rules A-05 to A-07."""
-    data = read_file(store, check.MANIFEST, check.LIMITS[check.MANIFEST])
-    raw = check.a05_canonical_manifest(data, store.path)
+    data, raw = check.a05_canonical_manifest(store)
     check.a06_known_features(raw, store.path)
     return check.a07_manifest_fields(raw, store.path), data
 

@@ -1,7 +1,6 @@
 """Where the files of an artifact are: a folder, or one packed file (packed.py). A store lists paths and sizes and maps files, nothing else.
 
-In: a path. Out: a Store. Refused: what is not there (InputError); A-01 links, devices and other non-files; A-02 paths that could leave
-the folder or that differ between systems; A-04 too many files, and files above the size that their purpose can need.
+In: a path. Out: a Store. Refused: what is not there (InputError), and rules A-01 (links, devices), A-02 (paths), A-04 (limits).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class FolderStore:
     _maps: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def view(self, path: str) -> np.ndarray:
-        """The file mapped read-only, once; A-01 when it changed its size since it was listed."""
+        """The file mapped read-only, once."""
         if path not in self._maps:
             self._maps[path] = _map_file(self.path / path, self.sizes[path])
         return self._maps[path]
@@ -54,34 +53,40 @@ def open_folder(path: Path) -> FolderStore:
     """List a folder; no file is opened."""
     sizes: dict[str, int] = {}
     for name, size in _walk(path, ""):
-        check_path(name)
+        a02_plain_path(name)
         sizes[name] = size
-        if len(sizes) > MAX_FILES:
-            raise ArtifactError("A-04", f"{path}: more than {MAX_FILES} files")
+        a04_limit(path, "files", len(sizes), MAX_FILES)
     return FolderStore(path, dict(sorted(sizes.items())))
 
 
 def read_file(store: Store, path: str, limit: int) -> bytes:
-    """A whole small file; A-08 when it is missing, A-04 when it is larger than `limit`."""
-    size = store.sizes.get(path)
-    if size is None:
-        raise ArtifactError("A-08", f"{store.path}: {path} is missing")
-    if size > limit:
-        raise ArtifactError("A-04", f"{store.path}: {path} has {size} bytes, at most {limit} are read")
+    """A whole small file that is there; A-04 when it is larger than `limit`."""
+    a04_limit(store.path, f"bytes in {path}", store.sizes[path], limit)
     return store.view(path).tobytes()
 
 
-def check_path(path: str) -> None:
-    """A-02: relative, of plain parts, the same file on every system."""
-    parts = path.split("/")
-    plain = path.isprintable() and "\\" not in path and ":" not in path
-    if not plain or any(part in ("", ".", "..") or part != part.strip() for part in parts) or len(path.encode("utf-8", "replace")) > MAX_PATH:
+def a01_regular(path: Path, info: os.stat_result, size: int) -> None:
+    """A-01: what is not a folder is a regular file, and keeps the size that it had when it was listed."""
+    if not stat.S_ISREG(info.st_mode) or info.st_size != size:
+        raise ArtifactError("A-01", f"{path}: not a regular file (links are refused), or it changed while it was read")
+
+
+def a02_plain_path(path: str) -> None:
+    """A-02: a relative path of plain parts that means the same file on every system."""
+    odd = not path.isprintable() or "\\" in path or ":" in path or len(path.encode("utf-8", "replace")) > MAX_PATH
+    if odd or any(part in ("", ".", "..") or part != part.strip() for part in path.split("/")):
         raise ArtifactError("A-02", f"{path!r} is not a plain relative path of at most {MAX_PATH} bytes")
+
+
+def a04_limit(where: Path, what: str, got: int, limit: int) -> None:
+    """A-04: no more files, and no larger small file, than an artifact can need."""
+    if got > limit:
+        raise ArtifactError("A-04", f"{where}: {got} {what}, at most {limit} are read")
 
 
 def require_path(path: Path) -> None:
     """InputError when nothing is at `path`."""
-    if not os.path.lexists(path):
+    if not path.exists():
         raise InputError(f"{path}: no such file or folder")
 
 
@@ -92,17 +97,15 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
             name = prefix + entry.name
             if stat.S_ISDIR(info.st_mode):
                 yield from _walk(Path(entry.path), name + "/")
-            elif stat.S_ISREG(info.st_mode):
-                yield name, info.st_size
             else:
-                raise ArtifactError("A-01", f"{entry.path}: neither a regular file nor a folder (links are refused)")
+                a01_regular(Path(entry.path), info, info.st_size)
+                yield name, info.st_size
 
 
 def _map_file(path: Path, size: int) -> np.ndarray:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_size != size:
-            raise ArtifactError("A-01", f"{path}: changed its size while it was read")
+        a01_regular(path, os.fstat(fd), size)
         return map_bytes(fd, size)
     finally:
         os.close(fd)

@@ -37,14 +37,18 @@ def _tasks(artifact: Artifact) -> Iterator[Iterator[Check]]:
 
 
 def _page_checks(artifact: Artifact, kind: PageKind) -> Iterator[Check]:
-    store, manifest, table = artifact.store, artifact.manifest, artifact.table
+    manifest, table = artifact.manifest, artifact.table
     tensors = [tensor for tensor in manifest.tensors if tensor.layout.first_page == kind.first_page]
     slabs = [check_pages.slabs_of(tensor, artifact.format(tensor.name)) for tensor in tensors]
     full, tail = sorted(s.full for s in slabs), sorted(s.tail for s in slabs)
     for k in range(kind.count):
         number = len(table.files) + kind.first_page + k
-        yield partial(check_pages.a19_page_digest, store, manifest, table, number)
-        yield partial(check_pages.a20_padding, store, manifest, table, number, tail if k == kind.count - 1 else full)
+        yield partial(_check_page, artifact, number, tail if k == kind.count - 1 else full)
+
+
+def _check_page(artifact: Artifact, number: int, spans: list[tuple[int, int]]) -> None:
+    check_pages.a19_page_digest(artifact.store, artifact.manifest, artifact.table, number)
+    check_pages.a20_padding(artifact.store, artifact.manifest, artifact.table, number, spans)
 
 
 def _outcome(check_one: Check) -> ArtifactError | None:

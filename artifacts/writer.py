@@ -33,7 +33,7 @@ from .identity import payload_root, sha256_hex
 from .index import RECORD, PageTable, weight_header
 from .journal import Journal
 from .layouts import PageGroup, PagePlan, Slot
-from .store import check_path
+from .store import a02_plain_path
 from .verify import verify_artifact
 
 SHARD_BYTES = 4 << 30
@@ -78,7 +78,7 @@ class ArtifactWriter:
 
     def add_file(self, path: str, data: bytes) -> None:
         """Write a small file: graph.json, plan.json (both canonical JSON objects), or a tokenizer, template or generation file."""
-        check_path(path)
+        a02_plain_path(path)
         if path in self._files or path in (check.MANIFEST, check.INDEX) or path.startswith((check.ATTEST, "weights/")):
             raise InputError(f"{path}: written twice, or a name that the writer keeps for itself")
         write_durable(self.folder / path, data)

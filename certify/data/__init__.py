@@ -89,6 +89,6 @@ def _read(name: str, kind: type[T]) -> T:
 
 def _bytes(name: str) -> bytes:
     try:
-        return resources.files(__package__).joinpath(name).read_bytes()
+        return resources.files(__name__).joinpath(name).read_bytes()
     except OSError as error:
         raise CertifyError(f"shipped {name} is missing: {error}; install thinlm again") from error

@@ -59,6 +59,24 @@ def one_op(op: str, inputs: Sequence[Sequence[Any] | str], attrs: dict[str, Any]
     return checked(b.finish())
 
 
+def small_graph() -> Graph:
+    """A sound graph with a bit of everything that a text or document can hold."""
+    b = GraphBuilder("small")
+    embed = b.param(Param("embed", (11, 8), "bf16", "embed", None, "int4-sym-g64/1"))
+    b.const("freqs", (1.0, 0.01))
+    h = b.output("hidden.0", b.node("embedding", "ids", embed, name="h"))
+    n = b.node("norm", h, b.param(Param("norm", (8,), "f32", "norm", 0)), name="n", eps=1e-5, kind="layer")
+    x = b.node("reshape", n, shape=("B", "T", 2, 4))
+    q = b.node("rope", x, "positions", "freqs", name="q", scale=0.5, interleaved=True)
+    sinks = b.param(Param("sinks", (2,), "f32", "bias", 0))
+    a = b.node("attention", q, q, q, "positions", "", sinks, name="a", scale=0.5, cache=0, window=3, softcap=0.0)
+    y = b.node("slice", b.node("reshape", a, shape=("B", "T", 8)), start=0, stop=8)
+    b.output("table", embed)
+    b.output("logits", b.node("linear", y, embed))
+    graph = b.finish()
+    return checked(Graph(graph.name, graph.inputs, graph.consts, graph.params, graph.nodes, graph.outputs, ("checked", "folded.2")))
+
+
 def random_graph(seed: int, nodes: int = 16, ops: Sequence[str] = tuple(OPS)) -> Graph:
     """A verified graph of up to `nodes` random ops out of `ops` on top of a few fixed ones; odd but legal names and attributes."""
     maker = _Maker(seed)

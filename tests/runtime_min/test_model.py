@@ -47,12 +47,13 @@ def test_trace_equals_interp(backend: str, case: str, kind: str) -> None:
 def test_cached_equals_prefill_at_every_split(backend: str, kv_dtype: str | None) -> None:
     m, text = model(backend, kv_dtype=kv_dtype), ids(40)
     whole = m.forward(text)
+    tolerance = {None: 2e-5, "f16": 1e-3, "bf16": 8e-3}[kv_dtype]  # a last-bit difference may move a key to the next stored number
     for split in range(1, 40, 3 if backend == "interp" else 1):
         with m.session() as s:
             first, second = s.append(text[:split]), s.append(text[split:], position=split)
-        assert close(np.concatenate([first, second]), whole), split
+        assert close(np.concatenate([first, second]), whole, tolerance), split
     with m.session() as s:
-        assert close(np.concatenate([s.append([t]) for t in text]), whole)
+        assert close(np.concatenate([s.append([t]) for t in text]), whole, tolerance)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -40,7 +40,16 @@ def remove(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Make renames inside `path` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Put a file's bytes on the disk."""
+    _sync(path, 0)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

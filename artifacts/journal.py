@@ -1,12 +1,12 @@
-"""The journal beside a half-written artifact: which page kinds are on the disk, with the digests of their pages.
+"""The journal beside a half-written artifact: which page kinds were written, with the digests of their pages.
 
 A text file of JSON lines. The first names the build (a digest of the page plan, shard limit and the caller's key); each other line is one
-finished page kind, appended after its pages were synced. A torn last line is ignored. A journal of another build counts as none.
+finished page kind. Nothing is synced here: whoever resumes compares pages with digests (writer.py), so a journal that got ahead of the
+pages costs work, never truth. A torn last line is ignored. A journal of another build counts as none.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,9 @@ class Journal:
         write_durable(self.path, canonical_bytes({"build": self.build}) + b"\n")
 
     def add(self, kind: str, digests: list[bytes]) -> None:
-        """Record that the pages of `kind` are on the disk."""
-        line = canonical_bytes(_Done(kind, tuple(digest.hex() for digest in digests))) + b"\n"
+        """Record that the pages of `kind` were written."""
         with open(self.path, "ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            file.write(canonical_bytes(_Done(kind, tuple(digest.hex() for digest in digests))) + b"\n")
 
     def finished(self) -> dict[str, list[bytes]] | None:
         """Page kind -> digests of its pages; None when there is no journal of this build."""
@@ -47,6 +44,9 @@ class Journal:
             return None
         done: dict[str, list[bytes]] = {}
         for line in lines[1:-1]:  # the last piece is empty, or torn
-            entry = msgspec.json.decode(line, type=_Done)
+            try:
+                entry = msgspec.json.decode(line, type=_Done)
+            except msgspec.DecodeError:
+                return done
             done[entry.kind] = [bytes.fromhex(digest) for digest in entry.sha256]
         return done

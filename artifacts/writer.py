@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..schemas.canonical import canonical_bytes
 from ..schemas.errors import InputError, UsageError
 from ..schemas.manifest import SCHEMA, Claims, FileEntry, Manifest, PageIndex, PageKind, TensorEntry, WeightFile
 from . import check
-from .disk import publish_folder, remove, write_durable
+from .disk import publish_folder, remove, sync_file, write_durable
 from .identity import payload_root, sha256_hex
 from .index import RECORD, PageTable, weight_header
 from .journal import Journal
@@ -60,19 +60,20 @@ class ArtifactWriter:
         self._restart() if finished is None or not self.folder.is_dir() else self._continue(finished)
 
     def add_page_kind(self, name: str, pages: Iterable[bytes]) -> None:
-        """Write all pages of one kind, each of exactly the planned length, and sync them to the disk."""
+        """Write all pages of one kind, each of exactly the planned length."""
         group = self._group(name)
-        records, digests = self._records(group), []
+        records, digests, left = self._records(group), [], iter(pages)
         path = self.folder / self._table.files[records[0]["file"]].path
         with open(path, "r+b") as file:
-            for record, page in zip(records, pages, strict=True):
+            for record in records:
+                page = next(left, b"")
                 if len(page) != record["length"]:
                     raise InputError(f"page {len(digests)} of {name}: {len(page)} bytes, planned {record['length']}")
                 file.seek(int(record["offset"]))
                 file.write(page)
                 digests.append(hashlib.sha256(page).digest())
-            file.flush()
-            os.fsync(file.fileno())
+        if next(left, None) is not None:
+            raise InputError(f"{name}: more pages than the {group.count} that were planned")
         self._journal.add(name, digests)
         self._note(group, digests)
 
@@ -89,6 +90,8 @@ class ArtifactWriter:
         missing = {group.name for group in self.plan.groups} - self.done | {check.GRAPH, check.PLAN} - set(self._files)
         if missing:
             raise InputError(f"{self.target}: not written yet: {sorted(missing)[:3]} ({len(missing)} in all)")
+        for file in self._table.files:
+            sync_file(self.folder / file.path)
         index = self._table.to_bytes()
         write_durable(self.folder / check.INDEX, index)
         manifest = self._manifest(claims, index)
@@ -124,7 +127,17 @@ class ArtifactWriter:
             if path.name != "weights":
                 remove(path)  # small files are cheap; attestations were about an unfinished artifact
         for name, digests in finished.items():
-            self._note(self._group(name), digests)
+            group = self._group(name)
+            if list(self._written(group)) == digests:  # after a power failure the journal may know more than the disk
+                self._note(group, digests)
+
+    def _written(self, group: PageGroup) -> Iterator[bytes]:
+        """Digests of a group's pages as they are on the disk."""
+        records = self._records(group)
+        with open(self.folder / self._table.files[records[0]["file"]].path, "rb") as file:
+            for record in records:
+                file.seek(int(record["offset"]))
+                yield hashlib.sha256(file.read(int(record["length"]))).digest()
 
     def _group(self, name: str) -> PageGroup:
         group = next((group for group in self.plan.groups if group.name == name), None)

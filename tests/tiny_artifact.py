@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from thinlm.artifacts.formats import Format, get_format
+from thinlm.artifacts.formats.floats import f32_to_bf16, f32_to_e4m3
 from thinlm.artifacts.layouts import PagePlan, Region, StoredTensor, fill_pages, plan_pages
 from thinlm.artifacts.writer import ArtifactWriter
 from thinlm.schemas.manifest import Claims, FileEntry, Ledger, ModelInfo, Provenance, SourceInfo
@@ -40,26 +42,22 @@ def tensors(fmt: Format | None = None) -> list[StoredTensor]:
 
 def random_slab(tensor: StoredTensor, region: Region) -> np.ndarray:
     """u8[rows, row_bytes] of random codes and finite floats; a pure function of the tensor's name and the region."""
-    seed = [*tensor.name.encode(), region.row0, region.col0]
-    return random_raw(tensor.format, region.rows, region.cols, np.random.default_rng(seed))
+    return random_raw(tensor.format, region.rows, region.cols, f"{tensor.name} {region.row0} {region.col0}")
 
 
-def random_raw(fmt: Format, rows: int, cols: int, rng: np.random.Generator) -> np.ndarray:
-    """Random bytes whose floats are finite and whose unused bits are zero."""
+def random_raw(fmt: Format, rows: int, cols: int, seed: str) -> np.ndarray:
+    """Bytes whose floats are finite and whose unused bits are zero; the same for one seed with every version of numpy."""
     parts = fmt.unpack(np.zeros((rows, fmt.row_bytes(cols)), np.uint8), cols)
     for part in fmt.spec.parts:
         shape = parts[part.name].shape
-        normal = rng.standard_normal(shape, np.float32)
+        noise = np.frombuffer(hashlib.shake_256(f"{seed} {part.name}".encode()).digest(2 * rows * shape[1]), "<i2").reshape(shape)
+        real = (noise + np.float32(0.5)) / np.float32(9999)
         if part.type.startswith("u"):
-            parts[part.name] = rng.integers(0, 1 << int(part.type[1:]), shape, np.uint8)
+            parts[part.name] = (noise & (1 << int(part.type[1:])) - 1).astype(np.uint8)
         elif part.type == "f8e4m3":
-            parts[part.name] = rng.integers(0, 127, shape, np.uint8) | rng.integers(0, 2, shape, np.uint8) << 7
+            parts[part.name] = f32_to_e4m3(real * 100)
         else:
-            parts[part.name] = (
-                (normal.view(np.uint32) >> 16).astype(np.uint16)
-                if part.type == "bf16"
-                else normal.astype(f"<{part.type[0]}{int(part.type[1:]) // 8}")
-            )
+            parts[part.name] = f32_to_bf16(real) if part.type == "bf16" else real.astype(parts[part.name].dtype)
     return fmt.pack(parts)
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 from thinlm.artifacts.formats import FORMATS, Format, get_format
 from thinlm.schemas.encoding import FormatSpec, PartSpec
 from thinlm.schemas.errors import InputError
+from tiny_artifact import random_raw
 
 # The last 32 bytes of a row of 70 columns (the last group is short) with codes (7 j + 3) mod 2^N, scales 0.5 1 2, minima -1 -2 -3,
 # or the floats -1.5 -0.5 0.5 ...
@@ -73,23 +74,6 @@ def _ramp(fmt: Format, cols: int) -> dict[str, np.ndarray]:
     return parts
 
 
-def _random_raw(fmt: Format, rows: int, cols: int, seed: int) -> np.ndarray:
-    """Random bytes whose floats are finite and whose padding bits are zero."""
-    rng = np.random.default_rng(seed)
-    parts = {}
-    for name, like in fmt.unpack(np.zeros((rows, fmt.row_bytes(cols)), np.uint8), cols).items():
-        part = next(p for p in fmt.spec.parts if p.name == name)
-        if part.type.startswith("u"):
-            parts[name] = rng.integers(0, 1 << int(part.type[1:]), like.shape, np.uint8)
-        elif part.type == "f8e4m3":
-            parts[name] = rng.integers(0, 127, like.shape, np.uint8) | rng.integers(0, 2, like.shape, np.uint8) << 7
-        elif part.type == "bf16":
-            parts[name] = (rng.standard_normal(like.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-        else:
-            parts[name] = rng.standard_normal(like.shape, np.float32).astype(like.dtype)
-    return fmt.pack(parts)
-
-
 def _f32(x: Fraction | float) -> float:
     return struct.unpack("<f", struct.pack("<f", float(x)))[0]
 
@@ -145,7 +129,7 @@ def test_golden_row(name: str) -> None:
 @given(rows=st.integers(1, 4), cols=st.one_of(st.integers(1, 9), st.integers(1, 300)), seed=st.integers(0, 2**32 - 1))
 def test_pack_and_unpack_are_inverse_and_decode_is_the_oracle(name: str, rows: int, cols: int, seed: int) -> None:
     fmt = FORMATS[name]
-    raw = _random_raw(fmt, rows, cols, seed)
+    raw = random_raw(fmt, rows, cols, str(seed))
     parts = fmt.unpack(raw, cols)
     np.testing.assert_array_equal(fmt.pack(parts), raw)
     values = fmt.decode(raw, cols)
@@ -161,7 +145,7 @@ CENTRE = {2: 1.5, 3: 4, 4: 8, 6: 32, 8: 128}
 def test_integer_formats_mean_what_their_name_says(name: str) -> None:
     fmt, cols = FORMATS[name], 200
     assert name == f"int{fmt.bits}-{'aff' if fmt.affine else 'sym'}-g{fmt.group}/1"
-    parts = fmt.unpack(_random_raw(fmt, 3, cols, 11), cols)
+    parts = fmt.unpack(random_raw(fmt, 3, cols, ""), cols)
     wide = {k: np.repeat(v.astype(np.float32), fmt.group, axis=1)[:, :cols] for k, v in parts.items() if k != "codes"}
     codes = parts["codes"].astype(np.float32)
     want = codes * wide["scale"] + wide["min"] if fmt.affine else (codes - np.float32(CENTRE[fmt.bits])) * wide["scale"]
@@ -171,7 +155,7 @@ def test_integer_formats_mean_what_their_name_says(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_blocks_of_rows_decode_like_single_rows(name: str) -> None:
     fmt = FORMATS[name]
-    raw = _random_raw(fmt, 70, 1000, 5)
+    raw = random_raw(fmt, 70, 1000, "")
     np.testing.assert_array_equal(fmt.decode(raw, 1000)[65:66], fmt.decode(raw[65:66], 1000))
 
 

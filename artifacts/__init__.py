@@ -5,7 +5,7 @@ from __future__ import annotations
 from .formats import FORMATS, Format, get_format
 from .identity import artifact_id, build_key, payload_root
 from .layouts import PagePlan, Region, StoredTensor, fill_pages, plan_pages
-from .pack import pack_artifact, unpack_artifact
+from .packing import pack, unpack
 from .reader import Artifact, open_artifact
 from .verify import verify_artifact
 from .writer import ArtifactWriter
@@ -23,9 +23,9 @@ __all__ = [
     "fill_pages",
     "get_format",
     "open_artifact",
-    "pack_artifact",
+    "pack",
     "payload_root",
     "plan_pages",
-    "unpack_artifact",
+    "unpack",
     "verify_artifact",
 ]

@@ -12,7 +12,7 @@ import pytest
 
 import tiny_artifact
 from source import ROOT
-from thinlm.artifacts import FORMATS, Format, open_artifact, pack_artifact
+from thinlm.artifacts import FORMATS, Format, open_artifact, pack
 from thinlm.schemas.encoding import FormatSpec, PartSpec
 
 SCRIPT = ROOT / "examples" / "decode_artifact.py"
@@ -64,7 +64,7 @@ def test_invented_format_means_what_it_says(tmp_path: Path) -> None:
 def test_command_line_without_the_package(tmp_path: Path) -> None:
     folder = tiny_artifact.build(tmp_path / "x.thin")
     want = open_artifact(folder).f32("blk.1.ffn.down")
-    for path in (folder, pack_artifact(folder)):
+    for path in (folder, pack(folder)):
         out = tmp_path / "out.npy"
         blocked = "import sys; sys.modules['thinlm'] = None; sys.argv = sys.argv[1:]; exec(open(sys.argv[0]).read())"
         command = [sys.executable, "-c", blocked, str(SCRIPT), str(path), "blk.1.ffn.down", "-o", str(out)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tiny_artifact
-from thinlm.artifacts import artifact_id, open_artifact, pack_artifact, plan_pages, unpack_artifact, verify_artifact
+from thinlm.artifacts import artifact_id, open_artifact, pack, plan_pages, unpack, verify_artifact
 from thinlm.artifacts.identity import sha256_hex
 from thinlm.artifacts.index import parse_index
 from thinlm.schemas.errors import ArtifactError, InputError, UsageError
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(folder: Path) -> Path:
-    return pack_artifact(folder)
+    return pack(folder)
 
 
 @pytest.mark.parametrize("form", ["folder", "packed"])
@@ -98,18 +98,18 @@ def test_pack_and_unpack_are_inverse(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.thin"
     shutil.copytree(folder, copy)
     open_artifact(copy).attest.add("a/b", b"signed")
-    first = pack_artifact(copy)
+    first = pack(copy)
     assert first.name == "copy.thin.zip"
-    again = unpack_artifact(first, tmp_path / "again.thin")
+    again = unpack(first, tmp_path / "again.thin")
     names = [path.relative_to(copy) for path in sorted(copy.rglob("*"))]
     assert names == [path.relative_to(again) for path in sorted(again.rglob("*"))]
     assert all((copy / n).read_bytes() == (again / n).read_bytes() for n in names if (copy / n).is_file())
-    assert pack_artifact(again, tmp_path / "second.zip").read_bytes() == first.read_bytes()
-    for action in (lambda: pack_artifact(copy), lambda: unpack_artifact(first), lambda: pack_artifact(first), lambda: unpack_artifact(copy)):
+    assert pack(again, tmp_path / "second.zip").read_bytes() == first.read_bytes()
+    for action in (lambda: pack(copy), lambda: unpack(first), lambda: pack(first), lambda: unpack(copy)):
         with pytest.raises(UsageError):
             action()
-    unpack_artifact(first, force=True)
-    pack_artifact(copy, force=True)
+    unpack(first, force=True)
+    pack(copy, force=True)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attacks.tamper import edit, grow, manifest, poke, put, seal
-from thinlm.artifacts.pack import pack_artifact
 from thinlm.artifacts.packed import Member, _directory, write_packed
+from thinlm.artifacts.packing import pack
 from thinlm.artifacts.store import FolderStore, open_folder
 
 
@@ -52,7 +52,7 @@ def manifest_absolute_path(folder: Path) -> None:
 
 def _zip(folder: Path, change: Callable[[bytearray], object]) -> Path:
     """The packed artifact with its bytes changed."""
-    path = pack_artifact(folder)
+    path = pack(folder)
     data = bytearray(path.read_bytes())
     change(data)
     path.write_bytes(data)
@@ -160,7 +160,7 @@ def zip_size_beyond_the_file(folder: Path) -> Path:
 
 
 def zip_endless_directory(folder: Path) -> Path:
-    path = pack_artifact(folder)
+    path = pack(folder)
     data = path.read_bytes()
     size, start = struct.unpack_from("<QQ", data, len(data) - 98 + 40)
     path.write_bytes(b"")

@@ -21,7 +21,7 @@ SUFFIX = ".zip"
 _CHUNK = 1 << 20
 
 
-def pack_artifact(path: Path, target: Path | None = None, *, force: bool = False) -> Path:
+def pack(path: Path, target: Path | None = None, *, force: bool = False) -> Path:
     """Write a folder artifact as one store-only ZIP file."""
     store = open_artifact(path).store
     if not isinstance(store, FolderStore):
@@ -36,7 +36,7 @@ def pack_artifact(path: Path, target: Path | None = None, *, force: bool = False
     return target
 
 
-def unpack_artifact(path: Path, target: Path | None = None, *, force: bool = False) -> Path:
+def unpack(path: Path, target: Path | None = None, *, force: bool = False) -> Path:
     """Write a packed artifact as a folder."""
     store = open_artifact(path).store
     if not isinstance(store, PackedStore):

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize as gguf_dequantize
 from hypothesis import given, settings, strategies as st
 
+from source import ROOT
 from thinlm.artifacts.formats import FORMATS, Format, get_format
 from thinlm.schemas.encoding import FormatSpec, PartSpec
 from thinlm.schemas.errors import InputError
@@ -253,3 +254,15 @@ def test_the_names_are_settled() -> None:
     sym = [f"int{n}-sym-g{g}/1" for n in (8, 6, 4, 3, 2) for g in (32, 64, 128)]
     affine = [f"int{n}-aff-g{g}/1" for n in (8, 4, 3, 2) for g in (32, 64, 128)]
     assert list(FORMATS) == ["bf16/1", "f16/1", "f32/1", *sym, *affine, "fp8-row/1"]
+
+
+def test_the_guide_works() -> None:
+    """examples/add_a_format.md shows a file that is a format."""
+    text = (ROOT / "examples/add_a_format.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    names: dict = {}
+    exec(code.replace("from ...", "from thinlm.").replace("from .base", "from thinlm.artifacts.formats.base"), names)
+    (fmt,) = names["FORMATS"]
+    raw = random_raw(fmt, 2, 100, "")
+    assert fmt.decode(raw, 100)[1].tolist() == _oracle(fmt.spec, raw[1].tobytes(), 100)
+    assert fmt.name not in FORMATS

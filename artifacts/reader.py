@@ -24,7 +24,7 @@ from .attest import Attestations
 from .formats import FORMATS, Format
 from .identity import artifact_id
 from .index import PageTable
-from .layouts import gather, matrix_shape
+from .layouts import matrix_shape
 from .layouts.base import region, slab_count
 from .packed import open_packed
 from .store import Store, a01_regular, open_folder, require_path
@@ -105,9 +105,11 @@ class Artifact:
 
     def f32(self, name: str) -> np.ndarray:
         """The decoded tensor, float32, in its source shape."""
-        tensor, fmt = self._tensor(name), self.format(name)
-        pieces = [fmt.decode(slab.raw, slab.col1 - slab.col0) for slab in self.slabs(name)]
-        return gather(pieces, tensor.layout.axis).reshape(tensor.shape)
+        fmt, shape = self.format(name), self.shape(name)
+        out = np.empty(matrix_shape(shape), np.float32)
+        for slab in self.slabs(name):
+            fmt.decode(slab.raw, slab.col1 - slab.col0, out[slab.row0 : slab.row1, slab.col0 : slab.col1])
+        return out.reshape(shape)
 
     def _tensor(self, name: str) -> TensorEntry:
         if name not in self.tensors:
@@ -155,11 +157,6 @@ def encoded_bytes(manifest: Manifest) -> int:
     """Bytes of all slabs, without padding."""
     slabs = (check_pages.slabs_of(tensor, Format(manifest.formats[tensor.encoding])) for tensor in manifest.tensors)
     return sum((s.count - 1) * (s.full[1] - s.full[0]) + s.tail[1] - s.tail[0] for s in slabs)
-
-
-def matrix(artifact: Artifact, name: str) -> np.ndarray:
-    """The decoded tensor as the matrix that it is stored as: float32[rows, cols]."""
-    return artifact.f32(name).reshape(matrix_shape(artifact.shape(name)))
 
 
 def _index_entry(manifest: Manifest) -> FileEntry:

@@ -83,9 +83,9 @@ class Format:
             out[block] = self._evaluate({name: part[block] for name, part in parts.items()}, cols)
         return out
 
-    def decode(self, raw: np.ndarray, cols: int) -> np.ndarray:
-        """dequantize(unpack(raw, cols), cols), a block of rows at a time: float32[rows, cols]."""
-        out = np.empty((len(raw), cols), np.float32)
+    def decode(self, raw: np.ndarray, cols: int, out: np.ndarray | None = None) -> np.ndarray:
+        """dequantize(unpack(raw, cols), cols), a block of rows at a time: float32[rows, cols], written to `out` when given."""
+        out = np.empty((len(raw), cols), np.float32) if out is None else out
         for block in _row_blocks(len(raw), cols):
             out[block] = self._evaluate(self.unpack(raw[block], cols), cols)
         return out

@@ -112,7 +112,9 @@ def _softmax(x: Tensor, sink: Tensor | None = None) -> Tensor:
 
 def causal_mask(args: Args, attrs: Attrs) -> Tensor:
     d = distance(args, attrs)
-    hidden = (d > 0) | (d <= -attrs["window"]) if attrs["window"] else d > 0
+    hidden = (d > 0) | (args[0][:, None, None, :] < 0)
+    if attrs["window"]:
+        hidden = hidden | (d <= -attrs["window"])
     return torch.zeros_like(d).masked_fill(hidden, -math.inf)
 
 

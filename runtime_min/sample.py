@@ -52,8 +52,9 @@ def sample(logits_V: np.ndarray, params: SamplingParams, step: int, *, vocab_siz
         return int(np.argmax(usable))
     ids, weights = distribution(usable, params)
     edges = np.cumsum(weights)
-    # Below the total even after rounding, so the edge found rises above its left neighbour: an id of weight 0 is never drawn.
-    point = min(uniform(params.seed, step) * edges[-1], np.nextafter(edges[-1], 0.0))
+    # u <= 1 - 2^-53, so u * total stays below the total after rounding, and the edge found rises above its left neighbour: an id of
+    # weight 0 is never drawn.
+    point = uniform(params.seed, step) * edges[-1]
     return int(ids[np.searchsorted(edges, point, side="right")])
 
 

@@ -110,13 +110,13 @@ def _common(mine: np.ndarray, index: np.ndarray, owner: np.ndarray, documents: i
 
 def _shingles(text: str, words: dict[str, int]) -> np.ndarray:
     """Distinct 64-bit hashes of the runs of 8 words in normalised text: sorted uint64[n]. `words` numbers the words seen so far."""
-    ids = np.array([words.setdefault(word, len(words) + 1) for word in text.split(" ")], np.uint64)
+    ids = _mixed(np.array([words.setdefault(word, len(words) + 1) for word in text.split(" ")], np.uint64))
     count = len(ids) - SHINGLE_WORDS + 1
     if count < 1:
         return np.empty(0, np.uint64)
     total = np.zeros(count, np.uint64)
-    for k in range(SHINGLE_WORDS):  # uint64 arithmetic wraps: a polynomial over mixed word ids
-        total = total * np.uint64(_M1) + _mixed(ids[k : k + count])
+    for k in range(SHINGLE_WORDS):  # uint64 arithmetic wraps: a polynomial over mixed word numbers
+        total = total * np.uint64(_M1) + ids[k : k + count]
     return np.unique(_mixed(total))
 
 

@@ -69,7 +69,7 @@ TOOLS = """{%- macro kind(spec) -%}
 {%- endif %}
     {% for message in messages %}
     {%- if message.role == "system" %}{% continue %}{% endif %}
-{{ message.role }}: {{ message.content if message.content is defined else "-" }}
+{{ message.role }}: {{ message.content if message.content is defined else "-" }} {{ message | length }}
     {% if loop.index > 5 %}
         {% break %}
     {% endif %}

@@ -140,6 +140,14 @@ def test_masked_logits() -> None:
         sample(np.full(3, -np.inf, np.float32), SamplingParams(), 0)
 
 
+@pytest.mark.parametrize(("point", "expected"), [(0.0, 1), (1 - 2.0**-53, 2)])
+def test_ids_of_weight_zero_are_never_drawn(point: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of the random number's range, with ids at both ends whose weight underflows."""
+    monkeypatch.setattr("thinlm.runtime_min.sample.uniform", lambda seed, step: point)
+    logits = np.array([-2000.0, 0.0, 1.0, -2000.0, -np.inf], np.float32)
+    assert sample(logits, SamplingParams(temperature=1.0), 0) == expected
+
+
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(0, 0.9, 0.0), (7, 1.0, 0.0), (20, 0.7, 0.05), (0, 1.0, 0.2), (50, 0.99, 0.01)])
 def test_the_filters_are_those_of_transformers(top_k: int, top_p: float, min_p: float) -> None:
     import torch

@@ -193,6 +193,29 @@ def test_characters_come_whole_and_soon() -> None:
     assert "".join(pieces[:-1]) == UNFINISHED * (12 - HELD)
 
 
+class Pieces:
+    """A decoder that drops the first space of a text, over ids one of which has no text."""
+
+    TEXTS = ("", " a", " b")
+
+    def shows(self, token: int) -> bool:
+        return True
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(self.TEXTS[i] for i in ids).removeprefix(" ")
+
+
+def test_ids_without_text_do_not_start_a_sentence() -> None:
+    detokenizer = Detokenizer(Pieces())  # pyright: ignore[reportArgumentType]
+    assert [detokenizer.push(i) for i in (1, 0, 0, 2, 1)] == ["a", "", "", " b", " a"]
+
+
+def test_a_character_begun_by_the_prompt() -> None:
+    tok = TOKENIZERS["byte-level"]
+    *begun, last = tok.encode("𐍈", add_special_tokens=False)
+    assert stream(tok, [last], begun) == ["𐍈", ""]
+
+
 def test_special_and_unknown_ids_say_nothing() -> None:
     tok = TOKENIZERS["sentencepiece"]
     ids = tok.encode("the cat", add_special_tokens=False)

@@ -18,14 +18,15 @@ import msgspec
 from ..schemas.certificate import GATES, Check, Comparison, GateName, GateResult, Threshold, Verdict
 from ..schemas.recipe import Gate
 
-DATE = "2025-11-30"
+DATE = "2026-11-30"
+HALF, HALF_METRICS = 0.9999, ("backend_cosine", "cache_cosine")  # design.md section 7
 _STRUCTURE: GateName = "STRUCTURE"
 _CONFORMANCE: GateName = "CONFORMANCE"
 _FIDELITY: GateName = "FIDELITY"
 
 
 def _row(gate: GateName, metric: str, comparison: Comparison, bound: float, reason: str) -> Threshold:
-    return Threshold(metric=metric, gate=gate, comparison=comparison, bound=bound, default=bound, reason=reason, date=DATE)
+    return Threshold(metric=metric, gate=gate, comparison=comparison, bound=float(bound), default=float(bound), reason=reason, date=DATE)
 
 
 TABLE: tuple[Threshold, ...] = (
@@ -48,18 +49,26 @@ TABLE: tuple[Threshold, ...] = (
 )
 
 
-def thresholds(wanted: Gate | None = None, *, budget: int | None = None, half: bool = False) -> tuple[Threshold, ...]:
-    """The table with a recipe's bounds for FIDELITY, the byte budget when there is one, and the bounds of half precision when `half`."""
+def thresholds(wanted: Gate | None = None, *, budget: int | None = None, half: bool = False, metered: bool = True) -> tuple[Threshold, ...]:
+    """The table, with a recipe's bounds for FIDELITY and the byte budget when there is one.
+
+    `half`: keys and values are stored in bf16, whose rounding is larger than float32's. `metered`: the backend's memory can be measured.
+    """
     bounds = {} if wanted is None else msgspec.structs.asdict(wanted)
-    if half:  # design.md section 7: >= 0.9999 in half
-        bounds |= {"backend_cosine": 0.9999, "cache_cosine": 0.9999}
     rows = [msgspec.structs.replace(row, bound=float(bounds.get(row.metric, row.bound))) for row in TABLE]
     if half:
-        rows = [msgspec.structs.replace(row, default=row.bound) if row.gate == _CONFORMANCE else row for row in rows]
+        rows = [msgspec.structs.replace(row, bound=HALF, default=HALF) if row.metric in HALF_METRICS else row for row in rows]
+    if not metered:
+        rows = [row for row in rows if row.metric != "memory_prediction"]
     if budget is not None:
-        limit = _row(_CONFORMANCE, "memory_peak", "value<=", budget, "the byte budget on the target")
+        limit = _row(_CONFORMANCE, "memory_peak", "value<=", float(budget), "the byte budget on the target")
         rows.append(msgspec.structs.replace(limit, default=None))
     return tuple(rows)
+
+
+def required_metrics() -> frozenset[str]:
+    """Metrics that every certificate has a threshold for."""
+    return frozenset(row.metric for row in thresholds(metered=False))
 
 
 def judge(evidence: Sequence[Check], rows: Sequence[Threshold]) -> tuple[GateResult, ...]:

@@ -3,7 +3,7 @@
 In: logits of the source and of the artifact, float32 or float64 [T, V], and how many ids the tokenizer has (columns beyond it are padding
 and left out). Out: `Positions`, one number per position and metric.
 1. cosine, raw and centred (each row's mean removed), as 1 - cosine = |a/|a| - b/|b||^2 / 2: 1e-12 is seen, not lost to cancellation. Two
-   zero rows agree; a zero row against another is orthogonal to it.
+   zero rows agree; a zero row is orthogonal to any other.
 2. KL(source || artifact) of the next-token distributions, nats.
 3. top-1 agreement (ties go to the lower id), the source's margin between its two best logits, and the change of the probability of the
    source's best token.
@@ -20,7 +20,7 @@ import numpy as np
 
 from ..schemas.errors import CertifyError
 
-_BLOCK = 1 << 18  # logits handled at a time: float64 temporaries stay in the cache (2 MiB each)
+_BLOCK = 1 << 16  # logits handled at a time, so that float64 temporaries (512 KiB each) stay in the cache
 
 
 class NonFinite(CertifyError):
@@ -75,35 +75,54 @@ def _rows(first: int, last: int, width: int) -> Iterator[slice]:
 
 def _block(source: np.ndarray, got: np.ndarray) -> Positions:
     a, b = source.astype(np.float64), got.astype(np.float64)
-    rows = np.arange(len(a))
-    best = a.argmax(-1)
-    top = a[rows, best]
-    second = np.partition(a, -2, axis=-1)[:, -2] if a.shape[1] > 1 else np.full(len(a), -np.inf)
-    raw = _deviation(a, b)
-    centred = _deviation(a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True))
-    log_p, log_q = _log_softmax(a), _log_softmax(b)
-    p = np.exp(log_p)
-    kl = np.maximum(np.einsum("ij,ij->i", p, log_p - log_q), 0.0)
-    change = np.exp(log_q[rows, best]) - p[rows, best]
-    return Positions(raw, centred, kl, b.argmax(-1) == best, top - second, change)
+    mean_a, mean_b = _centre(a), _centre(b)  # softmax and argmax don't see an offset
+    centred, raw = _deviations(a, b, mean_a, mean_b)
+    best, rows = a.argmax(-1), np.arange(len(a))
+    top1 = b.argmax(-1) == best
+    p, sum_a, top_a = _exponentials(a)
+    q, sum_b, top_b = _exponentials(b)
+    change = q[rows, best] / sum_b - p[rows, best] / sum_a
+    shift = (top_a - top_b) + (np.log(sum_a) - np.log(sum_b))
+    kl = np.einsum("ij,ij->i", p, a - b) / sum_a - shift
+    a[rows, best] = -np.inf
+    return Positions(raw, centred, np.maximum(kl, 0.0), top1, top_a - a.max(-1), change)
 
 
-def _deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """1 - cosine of the rows of a and b, without cancellation."""
-    a, b = _unit(a), _unit(b)
-    one_is_zero = a.any(-1) != b.any(-1)
-    d = a - b
-    return np.where(one_is_zero, 1.0, np.einsum("ij,ij->i", d, d) / 2)
+def _centre(x: np.ndarray) -> np.ndarray:
+    """Subtract the rows' means in place and return them."""
+    mean = x.mean(-1)
+    x -= mean[:, None]
+    return mean
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-    """Rows of length 1; zero rows stay zero. Scaled by the largest entry first, so that squares neither overflow nor vanish."""
-    largest = np.abs(x).max(-1, keepdims=True)
-    x = x / np.where(largest == 0, 1, largest)
-    length = np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
-    return x / np.where(length == 0, 1, length)
+def _deviations(a: np.ndarray, b: np.ndarray, mean_a: np.ndarray, mean_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """1 - cosine of centred rows and of the same rows with their means added back.
+
+    A raw row is its centred part plus mean * 1, which are orthogonal; |x u - y v|^2 = (x - y)^2 + x y |u - v|^2 for unit u, v. So the raw
+    figure follows from the centred one by sums of squares, without cancellation and without a second pass.
+    """
+    length_a, length_b = (np.sqrt(np.einsum("ij,ij->i", x, x)) for x in (a, b))
+    whole_a, whole_b = (np.hypot(length, mean * np.sqrt(a.shape[1])) for length, mean in ((length_a, mean_a), (length_b, mean_b)))
+    difference = a * _inverse(length_a)[:, None]
+    difference -= b * _inverse(length_b)[:, None]
+    apart = np.einsum("ij,ij->i", difference, difference)
+    share_a, share_b = length_a * _inverse(whole_a), length_b * _inverse(whole_b)
+    along = (mean_a * _inverse(whole_a) - mean_b * _inverse(whole_b)) ** 2 * a.shape[1]
+    whole = (share_a - share_b) ** 2 + share_a * share_b * apart + along
+    return _settled(apart / 2, length_a, length_b), _settled(whole / 2, whole_a, whole_b)
 
 
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    shifted = x - x.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+def _settled(deviation: np.ndarray, length_a: np.ndarray, length_b: np.ndarray) -> np.ndarray:
+    """A zero row is orthogonal to all but another zero row."""
+    return np.where((length_a == 0) != (length_b == 0), 1.0, deviation)
+
+
+def _inverse(x: np.ndarray) -> np.ndarray:
+    return np.where(x == 0, 0.0, 1 / np.where(x == 0, 1, x))
+
+
+def _exponentials(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """exp(x - top), its sum, and top, the largest of each row."""
+    top = x.max(-1)
+    e = np.exp(x - top[:, None])
+    return e, e.sum(-1), top

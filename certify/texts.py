@@ -8,6 +8,7 @@ In: documents as token ids (`Text`), in a fixed order. Out: a sample of them and
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,6 +20,7 @@ from ..schemas.texts import windows
 
 SKIP = 16  # positions at the start of a window, where there is little context (design.md section 3)
 WINDOW = 512
+PROMPT = 48  # ids of a document that a greedy continuation starts from
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,16 @@ class Text:
 class Sample:
     """How much text is used: at most `documents` of them, each cut to `tokens` ids, in windows of `window` ids."""
 
-    documents: int = 64
+    documents: int = 32
     tokens: int = WINDOW
     window: int = WINDOW
 
     def within(self, context: int) -> Sample:
         """The same sample for a model of `context` positions."""
         return Sample(documents=self.documents, tokens=self.tokens, window=min(self.window, context))
+
+
+SAMPLE = Sample()
 
 
 def sample(texts: Iterable[Text], size: Sample) -> tuple[Text, ...]:
@@ -58,6 +63,16 @@ def text_windows(text: Text, size: Sample) -> Iterator[np.ndarray]:
     """The windows of one document that have a counting position: int64 [<= window]."""
     for _, ids in windows([text.ids.tolist()], size.window, SKIP + 1):
         yield np.asarray(ids)
+
+
+def beginnings(texts: Iterable[Text]) -> tuple[Text, ...]:
+    """The first ids of every document, as prompts."""
+    return tuple(Text(t.id, t.domain, t.sha256, t.ids[:PROMPT]) for t in texts)
+
+
+def digest_of(texts: Iterable[Text]) -> str:
+    """SHA-256 over the texts' own digests in their order, as `schemas.texts.documents_digest`."""
+    return hashlib.sha256("".join(f"{t.sha256}\n" for t in texts).encode("ascii")).hexdigest()
 
 
 def domain_data(texts: Iterable[Text], size: Sample) -> tuple[DomainData, ...]:

@@ -31,7 +31,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pass
 
 
-class Threshold(_Record, frozen=True):
+class Threshold(_Record, frozen=True, kw_only=True):
     """One row of a gate: `metric` must satisfy `comparison` with `bound`. `default` is the bound that ships; None where there is none (a budget)."""
 
     metric: str
@@ -50,7 +50,7 @@ class Threshold(_Record, frozen=True):
         return self.bound > self.default if self.comparison.endswith("<=") else self.bound < self.default
 
 
-class Check(_Record, frozen=True):
+class Check(_Record, frozen=True, kw_only=True):
     """One measured figure. `value` None: it could not be measured, and `detail` says why. [lower, upper] is its two-sided 95 % interval."""
 
     metric: str
@@ -68,8 +68,15 @@ class Check(_Record, frozen=True):
     passed: bool = True
     miss: float | None = None  # by how much a failed check misses its bound; None when it passed or was not measured
 
+    def __post_init__(self) -> None:
+        """A count given as an integer is spelled like any other figure."""
+        for field in ("value", "lower", "upper", "bound", "miss"):
+            number = getattr(self, field)
+            if number is not None:
+                msgspec.structs.force_setattr(self, field, float(number))
 
-class GateResult(_Record, frozen=True):
+
+class GateResult(_Record, frozen=True, kw_only=True):
     """The checks of one gate, and whether all of them passed."""
 
     gate: GateName
@@ -77,20 +84,20 @@ class GateResult(_Record, frozen=True):
     checks: tuple[Check, ...]
 
 
-class Digest(_Record, frozen=True):
+class Digest(_Record, frozen=True, kw_only=True):
     """A digest as in-toto spells it."""
 
     sha256: str
 
 
-class Subject(_Record, frozen=True):
+class Subject(_Record, frozen=True, kw_only=True):
     """What the statement is about."""
 
     name: str
     digest: Digest
 
 
-class ArtifactRef(_Record, frozen=True):
+class ArtifactRef(_Record, frozen=True, kw_only=True):
     """The artifact that was read back and measured."""
 
     artifact_id: str
@@ -98,14 +105,14 @@ class ArtifactRef(_Record, frozen=True):
     build_key: str
 
 
-class SourceRef(_Record, frozen=True):
+class SourceRef(_Record, frozen=True, kw_only=True):
     """The checkpoint that it was measured against."""
 
     digest: str
     files: tuple[FileEntry, ...]
 
 
-class Mode(_Record, frozen=True):
+class Mode(_Record, frozen=True, kw_only=True):
     """How the model was executed; the verdict holds for this mode only."""
 
     context: int
@@ -115,7 +122,7 @@ class Mode(_Record, frozen=True):
     prefill_chunk: int
 
 
-class DomainData(_Record, frozen=True):
+class DomainData(_Record, frozen=True, kw_only=True):
     """How much text of one domain was used."""
 
     domain: str
@@ -124,7 +131,7 @@ class DomainData(_Record, frozen=True):
     positions: int  # those that count: from `skip` on in every window
 
 
-class Data(_Record, frozen=True):
+class Data(_Record, frozen=True, kw_only=True):
     """The texts. Digests are SHA-256; `calibration` is that of the text that the artifact was fitted on, empty for none."""
 
     documents: int
@@ -138,7 +145,7 @@ class Data(_Record, frozen=True):
     calibration: str
 
 
-class Device(_Record, frozen=True):
+class Device(_Record, frozen=True, kw_only=True):
     """The machine class that executed the model."""
 
     cpu: str
@@ -146,7 +153,7 @@ class Device(_Record, frozen=True):
     libraries: dict[str, str]
 
 
-class Predicate(_Record, frozen=True):
+class Predicate(_Record, frozen=True, kw_only=True):
     """The certificate proper. `claim` is for people: its first line says what the source is."""
 
     claim: tuple[str, ...]
@@ -163,7 +170,7 @@ class Predicate(_Record, frozen=True):
     device: Device
 
 
-class Certificate(_Record, frozen=True):
+class Certificate(_Record, frozen=True, kw_only=True):
     """An in-toto statement with a `Predicate`."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = msgspec.field(name="_type", default=STATEMENT)

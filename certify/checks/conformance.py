@@ -10,7 +10,7 @@ Texts are long enough to leave every attention window and reuse its first block,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ...schemas.graph import Graph
 from ...schemas.ops import attrs_of
 from ..metrics import Positions, compare
 
+METRICS = ("backend_cosine", "cache_cosine")
 LONGEST = 2048  # tokens; a longer window is left to the runtime's own tests
 SHORTEST = 96
 TEXTS = 2
@@ -66,7 +67,7 @@ def chunkings(length: int, block: int, edges: Sequence[int]) -> dict[str, tuple[
     cuts = sorted({0, length} | singles | {p + 1 for p in singles})
     return {
         "whole": (length,),
-        "edges": tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False)),
+        "edges": tuple(b - a for a, b in pairwise(cuts)),
         "ragged": tuple(_clipped(cycle(_RAGGED), length)),
         "across": tuple(_clipped(cycle((block + 1, block - 1, 1)), length)),
     }

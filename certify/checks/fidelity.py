@@ -6,7 +6,7 @@ and top-1 are over all positions. What has no threshold (single domains, the cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np

@@ -19,7 +19,7 @@ from ..texts import Text
 
 METRICS = ("greedy",)
 TIE = 0.05  # design.md section 3
-TAIL = 8
+TAIL = 16
 
 
 class GreedyTally:

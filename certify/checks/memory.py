@@ -14,12 +14,13 @@ from ...runtime_min.model import Model
 from ...schemas.certificate import Check
 
 METRICS = ("memory_peak", "memory_prediction")
+METERED = ("torch_cpu",)  # backends whose memory can be measured
 DECODE_STEPS = 2
 
 
 def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, predicted: int) -> tuple[Check, ...]:
     """Load with `load`, fill every sequence of the batch with ids from `ids`, decode; the peak, and how far the ledger's figure is from it."""
-    if backend != "torch_cpu":
+    if backend not in METERED:
         why = f"no meter for backend {backend}"
         return tuple(Check(metric=m, name=m, value=None, n=0, detail=why) for m in METRICS)
     from .torch_memory import StorageMeter

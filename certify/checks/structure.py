@@ -26,6 +26,9 @@ from ..plain_rounding import round_plainly
 
 FLOOR = 2.0**-11  # relative error of one float16 rounding
 
+CHANNEL_AXIS = {"gate": 0, "gate.bias": 0, "up": 0, "up.bias": 0, "down": 1}  # of an FFN's tensors
+METRICS = ("graph_differences", "row_error_ratio", "rows_reversed", "lossless_differences", "file_differences")
+
 Orders = Mapping[str, np.ndarray]  # "blk.3.ffn" -> stored channel i is the source's channel order[i]
 
 
@@ -91,21 +94,22 @@ def tensor_checks(stored: Weights, source: Weights, params: tuple[Param, ...], o
     """Compare every param; `done(name)` is called after each."""
     tally = _Tally()
     for p in params:
-        original = _in_stored_order(p, source.f32(p.name), orders)
+        original = _in_stored_order(p.name, source.f32(p.name), orders)
         _compare_tensor(p, stored, original.reshape(-1, original.shape[-1]), tally)
         done(p.name)
     return tally.checks()
 
 
-def _in_stored_order(p: Param, w: np.ndarray, orders: Orders) -> np.ndarray:
+def _in_stored_order(name: str, w: np.ndarray, orders: Orders) -> np.ndarray:
     """The source's tensor with FFN channels in the order in which they are stored."""
-    order = orders.get(p.name.rsplit(".", 1)[0])
-    if order is None or p.role not in ("gate", "up", "down"):
-        return w
-    axis = 1 if p.role == "down" else 0
-    if not np.array_equal(np.sort(order), np.arange(w.shape[axis])):
-        raise CertifyError(f"{p.name}: the recorded channel order is no permutation of {w.shape[axis]} channels")
-    return np.take(w, order, axis)
+    for ffn, order in orders.items():
+        axis = CHANNEL_AXIS.get(name.removeprefix(f"{ffn}."))
+        if axis is None or not name.startswith(f"{ffn}."):
+            continue
+        if not np.array_equal(np.sort(order), np.arange(w.shape[axis])):
+            raise CertifyError(f"{name}: the recorded channel order is no permutation of {w.shape[axis]} channels")
+        return np.take(w, order, axis)
+    return w
 
 
 def _compare_tensor(p: Param, stored: Weights, source: np.ndarray, tally: _Tally) -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+
 from thinlm.certify.metrics import NonFinite, Positions, compare
 from thinlm.schemas.errors import CertifyError
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from thinlm.certify.stats import UNKNOWN, bootstrap_t, mean_interval, student, t_probability, t_quantile, wilson
 
 

@@ -1,0 +1,190 @@
+"""`certify`: measure an artifact against its source, judge, and put it in a certificate.
+
+In: the artifact's model as loaded from disk, the source's model, `CertifyInputs`. Out: a Certificate (passed or failed; nothing is written).
+Order: STRUCTURE, CONFORMANCE, FIDELITY. All run even when one fails, so that the certificate says everything at once.
+Refused: CertifyError for a reference that is not a source, or is the candidate in any disguise, or a candidate that does not run what lies on the
+disk; InputError for another source than the artifact was made from; ArtifactError for bytes that are not what the manifest says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from ..artifacts.reader import Artifact
+from ..runtime_min.model import Model
+from ..schemas.certificate import ArtifactRef, Certificate, Check, Data, Digest, Predicate, SourceRef, Subject
+from ..schemas.manifest import SourceInfo
+from ..schemas.plan import decode_plan
+from ..schemas.recipe import Gate
+from .certificate import loosened, mode_of
+from .checks import conformance, fidelity, greedy, memory, structure
+from .device import this_device
+from .gate import judge, thresholds, verdict_of
+from .honest import require_honest
+from .metrics import NonFinite, Positions
+from .texts import SAMPLE, SKIP, Sample, Text, beginnings, digest_of, domain_data, sample
+
+Progress = Callable[[str, int, int], None]  # (stage, units done, units in all)
+CLAIM = "source: stored checkpoint decoded exactly to float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyInputs:
+    """What a certificate needs besides the two models. `source` describes the reference as just read; `source_files` its tokenizer files by path.
+
+    `texts` are certification documents, disjoint from calibration; without `prompts` the greedy check starts from their beginnings. `load`
+    opens the artifact afresh in the same mode, for the memory check. `claim` adds lines to the certificate's claim ("text only").
+    """
+
+    name: str
+    source: SourceInfo
+    source_files: Mapping[str, bytes]
+    texts: tuple[Text, ...]
+    load: Callable[[], Model]
+    prompts: tuple[Text, ...] = ()
+    gate: Gate | None = None
+    profile: Literal["default", "autofit"] = "default"
+    size: Sample = SAMPLE
+    greedy_tokens: int = 32
+    seed: int = 0
+    claim: tuple[str, ...] = ()
+
+
+def certify(candidate: Model, reference: Model, inputs: CertifyInputs, progress: Progress = lambda stage, done, total: None) -> Certificate:
+    """Run the three gates on `candidate` (an artifact's model) against `reference` (its source's)."""
+    artifact = require_honest(candidate, reference, inputs.source)
+    job = _Job(candidate, reference, artifact, inputs, progress)
+    evidence = job.measure()
+    ledger = artifact.manifest.ledger
+    rows = thresholds(inputs.gate, budget=ledger.budgets.get("budget"), half=candidate.options.kv_dtype == "bf16", metered=candidate.backend in memory.METERED)
+    gates = judge(evidence, rows)
+    return Certificate(
+        subject=(Subject(name=inputs.name, digest=Digest(sha256=artifact.artifact_id)),),
+        predicate=Predicate(
+            claim=(f"source: {inputs.source.note}" if inputs.source.note else CLAIM, *inputs.claim),
+            verdict=verdict_of(gates, inputs.profile),
+            profile=inputs.profile,
+            artifact=ArtifactRef(
+                artifact_id=artifact.artifact_id, payload_root=artifact.manifest.payload_root, build_key=artifact.manifest.build_key
+            ),
+            source=SourceRef(digest=inputs.source.digest, files=inputs.source.files),
+            backend=candidate.backend,
+            mode=mode_of(candidate.options),
+            data=job.data(),
+            thresholds=rows,
+            loosened=loosened(rows),
+            gates=gates,
+            device=this_device(candidate.backend),
+        ),
+    )
+
+
+class _Job:
+    """One certification: the inputs that all stages share, and the stages."""
+
+    def __init__(self, candidate: Model, reference: Model, artifact: Artifact, inputs: CertifyInputs, progress: Progress) -> None:
+        self._candidate, self._reference, self._artifact = candidate, reference, artifact
+        self._inputs, self._progress = inputs, progress
+        self._size = inputs.size.within(min(candidate.options.context, reference.options.context))
+        self._texts = sample(inputs.texts, self._size)
+        self._prompts = inputs.prompts or beginnings(self._texts)
+        self._vocabulary = candidate.options.vocab
+        self._digests = {
+            "artifact": artifact.artifact_id,
+            "source": inputs.source.digest,
+            "documents": digest_of(self._texts),
+            "prompts": digest_of(self._prompts),
+        }
+        self._broken: list[str] = []
+
+    def measure(self) -> list[Check]:
+        """All figures. A stage that meets a non-finite logit gives none, and is counted."""
+        evidence = [
+            *self._stage("structure", structure.METRICS, ("artifact", "source"), self._structure),
+            *self._stage("backend", conformance.METRICS, ("artifact", "documents"), self._conformance),
+            *self._stage("memory", memory.METRICS, ("artifact",), self._memory),
+            *self._stage("text", fidelity.METRICS, ("artifact", "source", "documents"), self._fidelity),
+            *self._stage("greedy", greedy.METRICS, ("artifact", "source", "prompts"), self._greedy),
+        ]
+        name, detail = "nonfinite[stages=backend,memory,text,greedy]", "; ".join(self._broken)
+        return [*evidence, Check(metric="nonfinite", name=name, value=len(self._broken), n=4, detail=detail, computed_from=self._digests)]
+
+    def data(self) -> Data:
+        """What texts were used."""
+        return Data(
+            documents=len(self._texts),
+            documents_digest=self._digests["documents"],
+            documents_unused=len(self._inputs.texts) - len(self._texts),
+            domains=domain_data(self._texts, self._size),
+            window=self._size.window,
+            skip=SKIP,
+            prompts=len(self._prompts),
+            prompts_digest=self._digests["prompts"],
+            calibration=self._artifact.manifest.provenance.calibration,
+        )
+
+    def _stage(self, stage: str, metrics: Iterable[str], origins: Iterable[str], run: Callable[[str], Iterable[Check]]) -> list[Check]:
+        try:
+            checks = list(run(stage))
+        except NonFinite as e:
+            self._broken.append(f"{stage}: {e}")
+            checks = [Check(metric=m, name=m, value=None, n=0, detail=str(e)) for m in metrics]
+        computed_from = {origin: self._digests[origin] for origin in origins}
+        return [msgspec.structs.replace(check, computed_from=computed_from) for check in checks]
+
+    def _structure(self, stage: str) -> Iterable[Check]:
+        model, source, params = self._candidate, self._reference, self._candidate.graph.params
+        yield structure.graph_check(model.graph, source.graph, model.weights)
+        yield structure.file_check(self._artifact.manifest.files, self._inputs.source_files)
+        orders = {f.ffn: np.asarray(f.order) for f in decode_plan(self._artifact.plan_bytes).relayout if f.order != "identity"}
+        yield from structure.tensor_checks(model.weights, source.weights, params, orders, self._ticks(stage, len(params)))
+
+    def _conformance(self, stage: str) -> Iterable[Check]:
+        model = self._candidate
+        length = conformance.text_length(model.graph, model.options.context, model.options.block)
+        texts = conformance.texts_of(self._ids(), length)
+        tick = self._ticks(stage, 2)
+        yield from conformance.backend_checks(model, texts, self._vocabulary)
+        tick("")
+        yield from conformance.cache_checks(model, texts, self._vocabulary)
+        tick("")
+
+    def _memory(self, stage: str) -> Iterable[Check]:
+        ledger = self._artifact.manifest.ledger
+        tick = self._ticks(stage, 1)
+        yield from memory.memory_checks(self._inputs.load, self._candidate.backend, self._ids(), ledger.total_device_bytes)
+        tick("")
+
+    def _fidelity(self, stage: str) -> Iterable[Check]:
+        tick, documents = self._ticks(stage, len(self._texts)), list[Positions]()
+        for text in self._texts:
+            documents.append(fidelity.measure(self._candidate, self._reference, text, self._size, self._vocabulary))
+            tick(text.id)
+        return fidelity.fidelity_checks(documents, self._texts, self._size, self._inputs.seed)
+
+    def _greedy(self, stage: str) -> Iterable[Check]:
+        tick, tally = self._ticks(stage, len(self._prompts)), greedy.GreedyTally(self._inputs.greedy_tokens, self._vocabulary)
+        for prompt in self._prompts:
+            tally.add(self._candidate, self._reference, prompt)
+            tick(prompt.id)
+        return tally.checks()
+
+    def _ids(self) -> np.ndarray:
+        """Ids of all texts in a row; any ids serve where only execution is checked."""
+        parts = [text.ids for text in self._texts] or [np.arange(self._vocabulary)]
+        return np.concatenate(parts)
+
+    def _ticks(self, stage: str, total: int) -> Callable[[str], None]:
+        done = 0
+
+        def tick(_: str) -> None:
+            nonlocal done
+            done += 1
+            self._progress(stage, done, total)
+
+        return tick

@@ -116,16 +116,16 @@ def a15_tensors(store: Store, manifest: Manifest) -> None:
             raise ArtifactError("A-15", f"{store.path}: format {key!r} is described as another one; one name means one layout")
 
 
-def a17_ledger(store: Store, manifest: Manifest, encoded_bytes: int) -> None:
-    """A-17: the ledger adds up, agrees with the tensors, and keeps the limits that it states."""
+def a17_ledger(store: Store, manifest: Manifest, page_bytes: int) -> None:
+    """A-17: the ledger adds up, agrees with the pages, and keeps the limits that it states."""
     ledger = manifest.ledger
-    total = ledger.resident_weight_bytes + ledger.kv_bytes + ledger.workspace_bytes + ledger.runtime_overhead_bytes
-    for name, got, want in (("encoded_weight_bytes", ledger.encoded_weight_bytes, encoded_bytes), ("total", ledger.total_device_bytes, total)):
+    sums = (("encoded_weight_bytes", ledger.encoded_weight_bytes, page_bytes), ("total", ledger.total_device_bytes, ledger.parts))
+    for name, got, want in sums:
         if got != want:
             raise ArtifactError("A-17", f"{store.path}: ledger: {name} is {got}, expected {want}")
-    for name, got, limit in (("budget", total, ledger.budget), ("weights_budget", encoded_bytes, ledger.weights_budget)):
-        if limit is not None and got > limit:
-            raise ArtifactError("A-17", f"{store.path}: ledger: {got} bytes exceed {name} {limit}")
+    for name, limit in ledger.budgets.items():
+        if ledger.figure(name) > limit:
+            raise ArtifactError("A-17", f"{store.path}: ledger: {ledger.figure(name)} bytes exceed {name} {limit}")
 
 
 def a18_payload_root(store: Store, manifest: Manifest, table: PageTable) -> None:

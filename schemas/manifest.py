@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from .encoding import FormatSpec
+from .plan import Ledger
 
 SCHEMA = "thinc.manifest/1"
 FEATURES: tuple[str, ...] = ()  # what `requires` may name; a reader refuses an artifact that needs more than it knows
@@ -109,24 +110,6 @@ class PageIndex(_Record, frozen=True):
     bytes: int
     sha256: str
     pages: int
-
-
-class Ledger(_Record, frozen=True):
-    """Bytes on the device as the compiler planned them, and the limits that it kept. None = no such limit."""
-
-    encoded_weight_bytes: int  # slabs, aliases once
-    resident_weight_bytes: int  # with padding
-    kv_bytes: int
-    workspace_bytes: int
-    runtime_overhead_bytes: int
-    total_device_bytes: int  # the sum of the last four
-    budget: int | None
-    weights_budget: int | None
-    max_artifact: int | None
-    target: str
-    context: int
-    batch: int
-    kv_dtype: str
 
 
 class PassEntry(_Record, frozen=True):

@@ -62,7 +62,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the bytes go; `total_device_bytes` = resident weights + KV + workspace + runtime overhead."""
+    """Where the bytes go, and the limits that they keep. `total_device_bytes` = resident weights + KV + workspace + runtime overhead.
+
+    Encoded weights are whole pages, their padding included: what the weight files hold without their headers. Aliases count once.
+    """
 
     logical_parameters: int  # every tensor once
     encoded_weight_bytes: int
@@ -74,10 +77,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     artifact_bytes_estimate: int
     budgets: dict[BudgetName, int]
 
-    def __post_init__(self) -> None:
-        parts = self.resident_weight_bytes + self.kv_bytes + self.workspace_bytes + self.runtime_overhead_bytes
-        if parts != self.total_device_bytes:
-            raise ValueError(f"ledger: parts sum to {parts}, total_device_bytes says {self.total_device_bytes}")
+    @property
+    def parts(self) -> int:
+        """What `total_device_bytes` must be."""
+        return self.resident_weight_bytes + self.kv_bytes + self.workspace_bytes + self.runtime_overhead_bytes
+
+    def figure(self, budget: BudgetName) -> int:
+        """The bytes that a budget bounds."""
+        return {"budget": self.total_device_bytes, "weights_budget": self.encoded_weight_bytes, "max_artifact": self.artifact_bytes_estimate}[budget]
 
 
 class FFNOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +108,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kv: tuple[KVSlot, ...]
     memory: MemoryPlan
     ledger: Ledger
+
+    def __post_init__(self) -> None:
+        if self.ledger.parts != self.ledger.total_device_bytes:
+            raise ValueError(f"ledger: parts sum to {self.ledger.parts}, total_device_bytes says {self.ledger.total_device_bytes}")
 
     def encodings(self) -> dict[str, str]:
         """Format name of every param."""

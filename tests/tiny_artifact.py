@@ -11,7 +11,8 @@ from thinlm.artifacts.formats import Format, get_format
 from thinlm.artifacts.formats.floats import f32_to_bf16, f32_to_e4m3
 from thinlm.artifacts.layouts import PagePlan, Region, StoredTensor, fill_pages, plan_pages
 from thinlm.artifacts.writer import ArtifactWriter
-from thinlm.schemas.manifest import Claims, FileEntry, Ledger, ModelInfo, Provenance, SourceInfo
+from thinlm.schemas.manifest import Claims, FileEntry, ModelInfo, Provenance, SourceInfo
+from thinlm.schemas.plan import Ledger
 
 HIDDEN, CHANNELS, VOCAB = 72, 300, 1500
 SHARD_BYTES = 64 << 10
@@ -63,26 +64,22 @@ def random_raw(fmt: Format, rows: int, cols: int, seed: str) -> np.ndarray:
 
 def claims(plan: PagePlan) -> Claims:
     """What a compiler would say, with a ledger that adds up."""
-    resident, digest = plan.resident_bytes, "ab" * 32
+    resident, digest = plan.page_bytes, "ab" * 32
     return Claims(
         model=ModelInfo(
             family="test", architecture="Test", layers=2, parameters=1, vocab_size=VOCAB, tokenizer_vocab=VOCAB, context=64, eos_ids=(0,), bos_id=None
         ),
         source=SourceInfo(kind="hf", name="tiny", digest=digest, files=(FileEntry(path="m.safetensors", bytes=1, sha256=digest),)),
         ledger=Ledger(
-            encoded_weight_bytes=plan.encoded_bytes,
+            logical_parameters=1,
+            encoded_weight_bytes=resident,
             resident_weight_bytes=resident,
             kv_bytes=1000,
             workspace_bytes=100,
             runtime_overhead_bytes=10,
             total_device_bytes=resident + 1110,
-            budget=resident + 1110,
-            weights_budget=None,
-            max_artifact=None,
-            target="cpu",
-            context=64,
-            batch=1,
-            kv_dtype="f32",
+            artifact_bytes_estimate=resident,
+            budgets={"budget": resident + 1110},
         ),
         provenance=Provenance(tool="thinc", version="0", recipe={}, passes=()),
         build_key=digest,

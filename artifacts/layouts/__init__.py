@@ -45,12 +45,7 @@ class PagePlan:
     groups: tuple[PageGroup, ...]
 
     @property
-    def encoded_bytes(self) -> int:
-        """Bytes of all slabs, without padding."""
-        return sum(group.encoded_bytes for group in self.groups)
-
-    @property
-    def resident_bytes(self) -> int:
+    def page_bytes(self) -> int:
         """Bytes of all pages, with padding."""
         return sum(group.total_bytes for group in self.groups)
 

@@ -92,11 +92,6 @@ class PageGroup:
     def total_bytes(self) -> int:
         return (self.count - 1) * self.page_bytes + self.tail_bytes
 
-    @property
-    def encoded_bytes(self) -> int:
-        """Bytes of all slabs, without padding."""
-        return sum((self.count - 1) * slot.slab_bytes(0) + slot.slab_bytes(self.count - 1) for slot in self.slots)
-
     def length(self, k: int) -> int:
         """Bytes of page k."""
         return self.tail_bytes if k == self.count - 1 else self.page_bytes

@@ -148,7 +148,7 @@ def test_claims_that_do_not_add_up_are_never_published(tmp_path: Path, plan: Pag
     import msgspec
 
     good = claims(plan)
-    bad: Claims = msgspec.structs.replace(good, ledger=msgspec.structs.replace(good.ledger, budget=1))
+    bad: Claims = msgspec.structs.replace(good, ledger=msgspec.structs.replace(good.ledger, budgets={"budget": 1}))
     writer = new(tmp_path / "a.thin", plan)
     write(writer)
     writer.finish(bad)

@@ -172,11 +172,11 @@ def total_does_not_add_up(folder: Path) -> None:
 
 
 def budget_exceeded(folder: Path) -> None:
-    edit(folder, lambda m: m["ledger"].update(budget=m["ledger"]["budget"] - 1))
+    edit(folder, lambda m: m["ledger"]["budgets"].update(budget=m["ledger"]["budgets"]["budget"] - 1))
 
 
 def weights_budget_exceeded(folder: Path) -> None:
-    edit(folder, put("ledger", "weights_budget", to=1))
+    edit(folder, put("ledger", "budgets", to={"weights_budget": 1}))
 
 
 def other_root(folder: Path) -> None:

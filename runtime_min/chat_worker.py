@@ -15,11 +15,44 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path += json.loads(sys.argv[1])  # the process starts without site-packages
+
+from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+
+class Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what the model wrote, for training; here its body is all there is."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)  # names set inside stay inside, as in transformers
+
+
+class PlainNamespace(Namespace):
+    """A namespace that stores no name which Python itself could read."""
+
+    def __init__(self, /, *args: Any, **names: Any) -> None:
+        super().__init__()
+        for name, value in dict(*args, **names).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            raise SecurityError(f"a namespace may not hold {name!r}")
+        super().__setitem__(name, value)
+
 
 def main() -> None:
     """Read the request, set the limits, write the text."""
     sys.excepthook = _one_line
-    sys.path += json.loads(sys.argv[1])
     request = json.load(sys.stdin.buffer)
     _limit(request["seconds"], request["bytes"])
     pieces, characters = [], 0
@@ -43,35 +76,6 @@ def _limit(seconds: float, size: int) -> None:
 
 
 def _compile(source: str, now: datetime) -> Any:
-    from jinja2 import TemplateError, nodes
-    from jinja2.exceptions import SecurityError
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
-
-    class Generation(Extension):
-        """`{% generation %}...{% endgeneration %}` marks what the model wrote, for training; here its body is all there is."""
-
-        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-        def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)  # names set inside stay inside, as in transformers
-
-    class PlainNamespace(Namespace):
-        """A namespace that stores no name which Python itself could read."""
-
-        def __init__(self, /, *args: Any, **names: Any) -> None:
-            super().__init__()
-            for name, value in dict(*args, **names).items():
-                self[name] = value
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            if name.startswith("_"):
-                raise SecurityError(f"a namespace may not hold {name!r}")
-            super().__setitem__(name, value)
-
     def tojson(
         value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False
     ) -> str:

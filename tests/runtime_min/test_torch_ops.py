@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from op_cases import CASES, Case
 
+from op_cases import CASES, Case
 from thinlm.runtime_min.backends.torch_cpu.ops import OPS as TORCH_OPS
 from thinlm.runtime_min.interp import run_op
 from thinlm.schemas.ops import OPS, REQUIRED

@@ -135,6 +135,10 @@ GRAPH_CASES: dict[str, tuple[Graph, tuple[str, ...]]] = {
     "layer": (param(layer=-1), ("param @norm: layer -1 must be >= 0",)),
     "encoding": (param(encoding="int4"), ("param @norm: encoding 'int4' is no NAME/VERSION",)),
     "order": (replace(BASE, nodes=(BASE.nodes[1], BASE.nodes[0], *BASE.nodes[2:])), ("node %n norm: reads 'h' before it is defined",)),
+    "order later": (
+        replace(BASE, nodes=(*BASE.nodes[:2], BASE.nodes[3], BASE.nodes[2], *BASE.nodes[4:])),
+        ("node %q rope: reads 'r' before it is defined",),
+    ),
     "itself": (node("h", inputs=("h", "embed")), ("node %h embedding: reads 'h' before it is defined",)),
     "undefined output": (replace(BASE, outputs=(*BASE.outputs, ("more", "w"))), ("output more: value 'w' is not defined",)),
     "published twice": (replace(BASE, outputs=(*BASE.outputs, ("logits", "z"))), ("output logits is published 2 times",)),

@@ -2,7 +2,8 @@
 
 Out: `Document`s in a fixed order, read from this package and checked against their index, and `Prompt`s.
 `NAME.txt` holds the documents of one split one after another, three line feeds between two; `NAME.json` lists them with source,
-path, domain, SPDX licence, split, length and SHA-256. The splits share no source file. Long prose is cut at chapters, so
+path, domain, SPDX licence, split, length and SHA-256, by domain and then in turn from every source, so that the first few of a
+domain are varied. The splits share no source file. Long prose is cut at chapters, so
 `#part1` and `#part2` of one file are neighbours, not independent samples. Licence notices: NOTICE.txt.
 Refused (CertifyError): files that are not as their index says.
 """

@@ -57,6 +57,14 @@ def test_groups(linears: list[tuple[str, str]], groups: list[tuple[str, ...]]) -
     assert list(choice_groups(graph_with(*linears))) == groups
 
 
+def test_only_linears_share_a_format() -> None:
+    """Two tables that are looked up by the same ids keep their own."""
+    b = GraphBuilder("g")
+    first, second = (b.node("embedding", "ids", b.param(Param(name, (8, 8), "f32", "embed"))) for name in ("a", "b"))
+    b.output("logits", b.node("add", first, second))
+    assert choice_groups(checked(b.finish())) == (("a",), ("b",))
+
+
 @given(st.integers(0, 10**6))
 def test_groups_partition_the_params_that_have_a_choice(seed: int) -> None:
     graph = random_graph(seed)

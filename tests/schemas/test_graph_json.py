@@ -90,6 +90,12 @@ def test_hostile_documents(name: str) -> None:
     assert message in str(caught.value)
 
 
+def test_the_order_of_keys_is_free() -> None:
+    data = to_json(small_graph())
+    data["nodes"][1]["attrs"] = dict(reversed(data["nodes"][1]["attrs"].items()))
+    assert from_json(dict(reversed(data.items()))) == small_graph()
+
+
 def test_an_int_for_a_float_attribute_is_a_violation() -> None:
     data = to_json(small_graph())
     data["nodes"][1]["attrs"]["eps"] = 1

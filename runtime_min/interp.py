@@ -18,10 +18,10 @@ from .interp_ops import REFERENCE, Args, Attrs
 __all__ = ["REFERENCE", "evaluate", "run_op"]
 
 
-def run_op(op: str, args: Args, attrs: Attrs, **context: np.ndarray) -> np.ndarray:
-    """One op; `attrs` may leave defaults out; `context` is attention's `key_positions`."""
-    defaults = {k: a.default for k, a in OPS[op].attrs.items() if a.default is not REQUIRED}
-    return REFERENCE[op](args, {**defaults, **attrs}, **context)
+def run_op(op: str, args: Args, attrs: Attrs, key_positions: np.ndarray | None = None) -> np.ndarray:
+    """One op; `attrs` may leave defaults out; `key_positions` i32[B, S] is for attention over a cache."""
+    complete = {k: a.default for k, a in OPS[op].attrs.items() if a.default is not REQUIRED} | dict(attrs)
+    return REFERENCE[op](args, complete) if key_positions is None else REFERENCE[op](args, complete, key_positions)
 
 
 def evaluate(

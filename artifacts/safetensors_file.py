@@ -151,7 +151,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for key, value in pairs:
         if key in table:
-            raise ValueError(f"key {key[:80]!r} occurs twice")
+            raise ValueError(f"key {_short(key)} occurs twice")
         table[key] = value
     return table
 
@@ -161,27 +161,33 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise InputError(f"{path}: {why[:400]}")
+    raise InputError(f"{path}: {why}")
 
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
+def _short(value: Any) -> str:
+    """For messages: a hostile file may hold a name of megabytes."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def _entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        _refuse(path, f"tensor {name!r}: an entry has exactly dtype, shape and data_offsets")
+        _refuse(path, f"tensor {_short(name)}: an entry has exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        _refuse(path, f"tensor {name!r}: dtype {dtype!r} is none of {', '.join(DTYPES)}")
+        _refuse(path, f"tensor {_short(name)}: dtype {_short(dtype)} is none of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_size, shape)):
-        _refuse(path, f"tensor {name!r}: shape {shape!r} is not a list of at most {MAX_RANK} sizes")
+        _refuse(path, f"tensor {_short(name)}: shape {_short(shape)} is not a list of at most {MAX_RANK} sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        _refuse(path, f"tensor {name!r}: data_offsets {offsets!r} are not [begin, end]")
+        _refuse(path, f"tensor {_short(name)}: data_offsets {_short(offsets)} are not [begin, end]")
     ours, storage = DTYPES[dtype]
     begin, end = offsets
     if end - begin != prod(shape) * np.dtype(storage).itemsize:
-        _refuse(path, f"tensor {name!r}: {end - begin} bytes at data_offsets {offsets}, but {dtype}{shape} needs {prod(shape)} elements")
+        _refuse(path, f"tensor {_short(name)}: {end - begin} bytes at data_offsets {offsets}, but {dtype}{shape} needs {prod(shape)} elements")
     return TensorInfo(name, ours, tuple(shape), data_start + begin, data_start + end, storage)
 
 
@@ -189,7 +195,7 @@ def _check_tiling(path: Path, tensors: list[TensorInfo], data_start: int, size: 
     at = data_start
     for tensor in tensors:
         if tensor.start != at:
-            _refuse(path, f"tensor {tensor.name!r} starts at byte {tensor.start}, but the data before it ends at {at}")
+            _refuse(path, f"tensor {_short(tensor.name)} starts at byte {tensor.start}, but the data before it ends at {at}")
         at = tensor.stop
     if at != size:
         _refuse(path, f"the header describes {at} bytes, the file has {size}")

@@ -107,7 +107,7 @@ def _raise(adapter: Adapter, folder: Folder, problems: Mapping[str, list[str]]) 
     parts = []
     for what, names in problems.items():
         if names:
-            shown = ", ".join(name[:120] for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+            shown = ", ".join(name[:120].encode("unicode_escape").decode() for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
             parts.append(f"{len(names)} {'slots' if what == 'are missing' else 'tensors'} {what}: {shown}")
     if parts:
         raise FrontendError(f"{adapter.family}: {folder.path}: {'; '.join(parts)}")
@@ -126,7 +126,7 @@ def _info(adapter: Adapter, folder: Folder, config: Config) -> ModelInfo:
     given = next((p["eos_token_id"] for p in places if p.get("eos_token_id") is not None), ())
     ids = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not all(type(i) is int and i >= 0 for i in ids):
-        raise FrontendError(f"{folder.path}: eos_token_id {given!r} is no token id and no list of them")
+        raise FrontendError(f"{folder.path}: eos_token_id {str(given)[:120]} is no token id and no list of them")
     return ModelInfo(
         family=adapter.family,
         architecture=adapter.architecture,

@@ -54,7 +54,7 @@ class ConfigReader:
 
     def refuse(self, key: str, why: str) -> FrontendError:
         """The error to raise about `key`."""
-        return FrontendError(f"{self._where}: {key}={str(self._value(key))[:120]}: {why}{_HINTS.get(key, '')}")
+        return FrontendError(f"{self._where}: {key}={self._value(key)!r:.120}: {why}{_HINTS.get(key, '')}")
 
     def has(self, key: str) -> bool:
         """True when the file gives `key` a value other than null."""
@@ -120,7 +120,8 @@ class ConfigReader:
                 if key in reader._values and key not in reader._read:
                     reader.expect(key, neutral)
         if unread := self._unread():
-            raise FrontendError(f"{self._where}: no meaning is known for {', '.join(unread[:6])}{', ...' if len(unread) > 6 else ''}")
+            shown = ", ".join(key[:60].encode("unicode_escape").decode() for key in unread[:6]) + (", ..." if len(unread) > 6 else "")
+            raise FrontendError(f"{self._where}: no meaning is known for {shown}")
 
     def _unread(self) -> list[str]:
         own = [key for key in self._values if key not in self._read | IGNORED]

@@ -160,5 +160,5 @@ def test_ignored_keys_change_nothing_for_transformers() -> None:
 
     own = {f for a in ADAPTERS.values() for f in CONFIG_MAPPING[a.model_type].__dataclass_fields__}
     harmless = {"attention_dropout", "initializer_range", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "architectures"}
-    harmless |= {"transformers_version", "output_hidden_states", "return_dict", "id2label", "label2id", "problem_type"}
+    harmless |= {"transformers_version", "model_type", "output_hidden_states", "return_dict", "id2label", "label2id", "problem_type"}
     assert own & IGNORED == harmless

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,14 +33,17 @@ from .store import Store, a01_regular, open_folder, require_path
 class Artifact:
     """An open artifact that kept rules A-01 to A-18. Arrays are read-only views of the mapped files."""
 
-    kind: ClassVar[str] = "artifact"
-
     store: Store
     manifest: Manifest
     manifest_bytes: bytes
     graph_bytes: bytes  # graph.json
     plan_bytes: bytes  # plan.json
     table: PageTable
+
+    @property
+    def kind(self) -> str:
+        """Always "artifact"."""
+        return "artifact"
 
     @property
     def path(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import click
@@ -22,15 +22,13 @@ class Progress(Protocol):
 
     seconds: dict[str, float]
 
-    def stage(self, name: str, total: float | None = None) -> _Stage: ...
+    def stage(self, name: str, total: float | None = None) -> AbstractContextManager[Tick]: ...
 
     def say(self, message: str) -> None: ...
 
 
-class _Stage(Protocol):
-    def __enter__(self) -> Tick: ...
-
-    def __exit__(self, *_: object) -> None: ...
+def _nothing(n: float = 1) -> None:
+    pass
 
 
 class Quiet:
@@ -51,7 +49,7 @@ class Quiet:
     def stage(self, name: str, total: float | None = None) -> Iterator[Tick]:
         """Time a stage."""
         with self._timed(name):
-            yield lambda n=1: None
+            yield _nothing
 
     def say(self, message: str) -> None:
         """Nothing."""
@@ -90,13 +88,12 @@ class Bars(Quiet):
     def stage(self, name: str, total: float | None = None) -> Iterator[Tick]:
         """See class."""
         from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import BarColumn, Progress as RichProgress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         with self._timed(name), RichProgress(*columns, console=Console(stderr=True)) as bars:
             task = bars.add_task(name, total=total)
-            yield lambda n=1: bars.advance(task, n)
+            yield lambda n=1.0: bars.advance(task, n)
             bars.update(task, total=total or 1, completed=total or 1)
 
     def say(self, message: str) -> None:

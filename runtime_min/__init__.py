@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from ..artifacts.reader import Artifact, open_artifact
+from ..schemas.canonical import parse_canonical
 from ..schemas.errors import ArtifactError, InputError
 from ..schemas.graph import Graph
 from ..schemas.plan import Plan, decode_plan
@@ -35,7 +35,7 @@ def load_artifact(artifact: Artifact, device: str = "cpu", options: ModelOptions
 def graph_of(artifact: Artifact) -> Graph:
     """The verified graph of an artifact, whose params are its tensors; ArtifactError otherwise."""
     try:
-        graph = from_json(json.loads(artifact.graph_bytes))
+        graph = from_json(parse_canonical(artifact.graph_bytes, where="graph.json"))
     except InputError as e:
         raise ArtifactError("graph", f"{artifact.path}: {e}") from e
     problems = verify(graph)

@@ -17,8 +17,7 @@ from ..schemas.errors import UsageError
 from ..schemas.graph import Graph
 from ..schemas.kv import KVDtype, kv_slots
 from .backend import Array, Backend
-from .kv import KVCache, Transient
-from .kv import Sequence as KVSequence
+from .kv import KVCache, Sequence as KVSequence, Transient
 from .program import Program
 from .sample import SamplingParams, sample
 from .weights import Weights

@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context: int | None = None
     batch: int = 1
     target: Literal["cpu"] = "cpu"
-    kv_dtype: KVDtype = "f16"
+    kv_dtype: KVDtype | Literal["auto"] = "auto"  # auto: f32 where the budget allows, else f16
     block: int = 64  # positions of a KV block
     prefill_chunk: int = 64
     candidates: tuple[str, ...] = ()  # number formats; empty = the target's own list

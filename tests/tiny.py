@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
 from thinlm.artifacts.formats import get_format
 from thinlm.schemas.build import GraphBuilder
 from thinlm.schemas.encoding import Slab
@@ -29,7 +30,7 @@ class Dims:
     bias: bool = True
 
 
-def tiny_graph(d: Dims = Dims()) -> Graph:
+def tiny_graph(d: Dims) -> Graph:
     """The graph; outputs as frontends name them."""
     b = GraphBuilder("tiny")
 

@@ -34,7 +34,8 @@ def command(artifact: Path, system: str | None, device: str, uncertified: bool, 
         messages.append({"role": "user", "content": line})
         ids = chat_ids(runner.tokenizer, template.render(messages))
         if len(ids) >= runner.model.options.context:
-            raise UsageError(f"context: the conversation has {len(ids)} tokens, the plan has room for {runner.model.options.context}; start a new one")
+            room = runner.model.options.context
+            raise UsageError(f"context: the conversation has {len(ids)} tokens, the plan has room for {room}; start a new one")
         with runner.model.session() as session:
             reply = runner.reply(session, ids, decoding)
             for piece in reply:

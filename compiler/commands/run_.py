@@ -37,13 +37,14 @@ def sampling_options(f: Any) -> Any:
 @device_option
 @uncertified_flag
 @json_flag
-def command(artifact: Path, prompt: str | None, prompt_file: Path | None, ignore_eos: bool, device: str, uncertified: bool, as_json: bool, **flags: Any) -> None:
+def command(artifact: Path, prompt: str | None, prompt_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Continue a prompt with the model in ARTIFACT."""
     from ..runner import Runner, decoding_of
 
     text = read_text_argument(prompt, prompt_file)
-    decoding = decoding_of(ignore_eos=ignore_eos, **flags)
-    runner = Runner.open(artifact, device, uncertified, warn=lambda m: click.echo(f"warning: {m}", err=True))
+    runner_flags = {name: flags.pop(name) for name in ("device", "uncertified")}
+    decoding = decoding_of(**flags)
+    runner = Runner.open(artifact, warn=lambda m: click.echo(f"warning: {m}", err=True), **runner_flags)
     ids = runner.tokenizer.encode(text)
     if not ids:
         raise UsageError("the prompt is empty, and this tokenizer puts no start token before it; give at least one word")

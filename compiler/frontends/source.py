@@ -48,8 +48,13 @@ class SourceCheckpoint:
         """Always "source"."""
         return "source"
 
-    @cached_property
+    @property
     def identity(self) -> str:
+        """See `_identity`."""
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
         """SHA-256 over config, file sizes and headers: cheap, and equal for two trainings of one architecture. See `digest`."""
         files = {name: [file.size, file.header_sha256] for name, file in self.folder.files.items()}
         return hashlib.sha256(canonical_bytes({"config": hashlib.sha256(self.folder.config_bytes).hexdigest(), "files": files})).hexdigest()

@@ -88,6 +88,6 @@ def _run(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, *args
 
 def _linear(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, x: np.ndarray, w: _Stored, *biases: Any) -> Any:
     """A tuple for several weights, an array for one."""
-    bias = [_plain(b, dtype) for b in biases] or [None]
-    outs = tuple(fn([x, a, b], attrs).astype(dtype) for a, b in zip(w.arrays(dtype), bias * len(w.names) if len(bias) == 1 else bias, strict=True))
-    return outs if len(outs) > 1 else outs[0]
+    given = [_plain(b, dtype) for b in biases] or [None] * len(w.names)
+    outs = [fn([x, a, b], attrs).astype(dtype) for a, b in zip(w.arrays(dtype), given, strict=True)]
+    return tuple(outs) if len(outs) > 1 else outs[0]

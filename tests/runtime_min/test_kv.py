@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
+
 from thinlm.runtime_min.backends.numpy_ref import NumpyBackend
 from thinlm.runtime_min.kv import KVCache, Transient
 from thinlm.schemas.errors import UsageError

@@ -119,11 +119,11 @@ class _Dense:
 
 def _linear(x: Tensor, weight: Any, *biases: Tensor | None) -> Any:
     y = weight(x)
-    if not any(b is not None for b in biases):
+    if all(b is None for b in biases):
         return y
-    parts = y if isinstance(y, tuple) else (y,)
-    out = tuple(p if b is None else p + b for p, b in zip(parts, biases, strict=True))
-    return out if len(out) > 1 else out[0]
+    if isinstance(y, tuple):
+        return tuple(p if b is None else p + b for p, b in zip(y, biases, strict=True))
+    return y + biases[0]
 
 
 def _embedding(ids: Tensor, table: Any) -> Tensor:

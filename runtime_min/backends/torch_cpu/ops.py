@@ -18,6 +18,11 @@ Args = Sequence[Any]
 Attrs = dict[str, Any]
 
 
+def _padded(args: Args, count: int) -> tuple[Any, ...]:
+    """The inputs, absent optional ones as None."""
+    return (*args, *[None] * (count - len(args)))
+
+
 def embedding(args: Args, _: Attrs) -> Tensor:
     ids, table = args
     return F.embedding(ids, table)
@@ -29,7 +34,7 @@ def linear(args: Args, _: Attrs) -> Tensor:
 
 
 def norm(args: Args, attrs: Attrs) -> Tensor:
-    x, w, b = (*args, None, None)[:3]
+    x, w, b = _padded(args, 3)
     kind, eps, groups = attrs["kind"], attrs["eps"], attrs["groups"]
     shape = x.shape
     if groups > 1:
@@ -67,19 +72,19 @@ def rope(args: Args, attrs: Attrs) -> Tensor:
 
 def attention(args: Args, attrs: Attrs, key_positions: Tensor | None = None) -> Tensor:
     """q [B, T, N, Dk], k [B, S, M, Dk], v [B, S, M, Dv] -> [B, T, N, Dv]; `key_positions` [B, S], negative for an empty slot."""
-    q, k, v, positions, sinks, slopes = (*args, None, None)[:6]
-    key_positions = positions if key_positions is None else key_positions
+    q, k, v, positions, sinks, slopes = _padded(args, 6)
+    seen = positions if key_positions is None else key_positions
     (b, t, n, d), (s, m) = q.shape, k.shape[1:3]
     g = n // m
     qg = q.reshape(b, t, m, g, d).permute(0, 2, 3, 1, 4).reshape(b, m, g * t, d)
     scores = (qg @ k.permute(0, 2, 3, 1) * attrs["scale"]).view(b, m, g, t, s)
     if attrs["softcap"]:
         scores = torch.tanh(scores / attrs["softcap"]) * attrs["softcap"]
-    distance = key_positions[:, None, :] - positions[:, :, None]  # [B, T, S]
+    distance = seen[:, None, :] - positions[:, :, None]  # [B, T, S]
     if slopes is not None:
         scores = scores + slopes.view(m, g, 1, 1) * distance[:, None, None]
-    if t > 1 or attrs["window"] or b > 1 or key_positions is not positions:
-        hidden = (distance > 0) | (key_positions[:, None, :] < 0)
+    if t > 1 or attrs["window"] or b > 1 or seen is not positions:
+        hidden = (distance > 0) | (seen[:, None, :] < 0)
         if attrs["window"]:
             hidden = hidden | (distance <= -attrs["window"])
         scores = scores.masked_fill(hidden[:, None, None], -math.inf)

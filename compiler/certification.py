@@ -1,0 +1,85 @@
+"""Certify an artifact against its source: opens both, prepares texts and prompts, and runs `certify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ..artifacts import Artifact, open_artifact
+from ..certify import CertifyInputs, Text, certify
+from ..certify.data import load_documents, load_prompts
+from ..runtime_min import load_artifact, options_of
+from ..runtime_min.chat import ChatTemplate, chat_ids
+from ..runtime_min.devices import open_backend
+from ..runtime_min.model import Model, ModelOptions
+from ..runtime_min.tokenizer import Tokenizer
+from ..schemas.certificate import Certificate
+from ..schemas.errors import InputError
+from ..schemas.manifest import SourceInfo
+from ..schemas.recipe import Gate
+from ..schemas.texts import Document
+from .prepare import Prepared
+from .progress import Progress, Tick
+
+
+def certify_artifact(
+    artifact: Artifact, prepared: Prepared, source: SourceInfo, *, gate: Gate, name: str, progress: Progress, device: str = "cpu"
+) -> Certificate:
+    """Measure `artifact` as read from disk on `device` against the source in float32; writes nothing."""
+    tokenizer_files = prepared.source.tokenizer_files()
+    tokenizer = Tokenizer.from_files(tokenizer_files)
+    options = options_of(artifact)
+    reference = Model(prepared.graph, prepared.source, open_backend("cpu"), ModelOptions(context=prepared.info.context_length, vocab=options.vocab))
+    inputs = CertifyInputs(
+        name=name,
+        source=source,
+        source_files=tokenizer_files,
+        texts=tuple(_text(d, tokenizer) for d in load_documents("certification")),
+        load=lambda: load_artifact(open_artifact(artifact.path), device),
+        prompts=tuple(_prompts(tokenizer, tokenizer_files)),
+        gate=gate,
+        claim=("text only: other parts of the source were dropped",) if prepared.source.dropped else (),
+    )
+    with progress.stage("certify", 5.0) as tick:
+        return certify(load_artifact(artifact, device), reference, inputs, _stages(tick))
+
+
+def _text(document: Document, tokenizer: Tokenizer) -> Text:
+    return Text(document.id, document.domain, document.sha256, np.asarray(tokenizer.encode(document.text), np.int32))
+
+
+def _prompts(tokenizer: Tokenizer, files: dict[str, bytes]) -> Iterable[Text]:
+    """The shipped prompts as ids; chat prompts through the model's own template, as plain text where it has none."""
+    import hashlib
+
+    try:
+        template = ChatTemplate.from_files(files, tokenizer.special)
+    except InputError:
+        template = None
+    for p in load_prompts():
+        if p.kind == "chat" and template is not None:
+            system = [{"role": "system", "content": p.system}] if p.system else []
+            ids = chat_ids(tokenizer, template.render([*system, {"role": "user", "content": p.text}]))
+        else:
+            ids = tokenizer.encode(p.text)
+        yield Text(p.id, p.kind, hashlib.sha256(p.text.encode()).hexdigest(), np.asarray(ids, np.int32))
+
+
+def _stages(tick: Tick):
+    """Progress of the five stages of `certify`, each one unit."""
+    done: dict[str, float] = {}
+
+    def report(stage: str, count: int, total: int) -> None:
+        share = count / max(1, total)
+        tick(share - done.get(stage, 0.0))
+        done[stage] = share
+
+    return report
+
+
+def source_matches(artifact: Artifact, path: Path, source: SourceInfo) -> None:
+    """InputError when the source at `path` is not the one that the artifact was made from."""
+    if source.digest != artifact.manifest.source.digest:
+        raise InputError(f"{path}: is not the source of {artifact.path} (digest {source.digest[:12]}..., expected {artifact.manifest.source.digest[:12]}...)")

@@ -1,0 +1,51 @@
+"""May this artifact run here? Looks for a passing certificate for the device and the mode that the plan runs; says what is missing.
+
+No certificate, one that failed, or one for another backend or mode: GateError, or a warning where the user passed --uncertified. A
+certificate is judged again from its recorded figures; the stored verdict alone is not believed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..artifacts import Artifact
+from ..certify import Standing, rejudge, standing_of
+from ..runtime_min import options_of
+from ..schemas.certificate import Certificate
+from ..schemas.errors import GateError
+from ..schemas.recipe import read_recipe
+
+_BACKENDS = {"cpu": "torch_cpu", "interp": "interp"}
+REFERENCE = "interp"  # the meaning of the graph: certified backends are compared with it, so it needs no row of its own
+
+
+def standing(artifact: Artifact, device: str) -> Standing:
+    """The best certificate for `device` and the plan's own mode."""
+    return standing_of(artifact, _BACKENDS.get(device, device), options_of(artifact))
+
+
+def require_certificate(artifact: Artifact, device: str, uncertified: bool) -> str | None:
+    """None when a certificate covers this run, else the warning that --uncertified turns the refusal into. GateError otherwise."""
+    found = standing(artifact, "cpu" if device == REFERENCE else device)
+    if found.verdict == "pass":
+        return None
+    message = f"{artifact.path}: {found.reason}"
+    if not uncertified:
+        raise GateError(f"{message}; run `thinc certify`, or pass --uncertified to run it all the same")
+    return message
+
+
+def judged(artifact: Artifact, device: str, recipe_file: Path | None) -> tuple[str, str, Certificate | None]:
+    """(verdict, reason, certificate) for `device`, by the recorded thresholds or those of a recipe's gate."""
+    found = standing(artifact, device)
+    if found.certificate is None or recipe_file is None:
+        return found.verdict, found.reason, found.certificate
+    predicate = found.certificate.predicate
+    bounds = msgspec.structs.asdict(read_recipe(recipe_file).gate)
+    rows = tuple(msgspec.structs.replace(row, bound=float(bounds.get(row.metric, row.bound))) for row in predicate.thresholds)
+    gates, verdict = rejudge(found.certificate, rows)
+    failed = [c.name for g in gates for c in g.checks if not c.passed]
+    reason = f"by {recipe_file}: {verdict}" + (f": {', '.join(failed[:3])}" if failed else "")
+    return verdict, reason, msgspec.structs.replace(found.certificate, predicate=msgspec.structs.replace(predicate, thresholds=rows, gates=gates, verdict=verdict))

@@ -24,8 +24,8 @@ BLOCK_ROWS = 4096
 ROW_TILE = 64  # with TOKEN_TILE: at whole tiles a matrix product has the same bits under any number of threads
 TOKEN_TILE = 16
 TAIL = 8
-SCRATCH = 4 << 20  # bytes of decoded weights, or of spread codes, that exist at a time (one group of a block at least)
-FEW_TOKENS = 4  # up to here a token is cheaper through the codes than decoding the weights
+SCRATCH = 8 << 20  # bytes of decoded weights that exist at a time (one group of a block at least)
+FEW_TOKENS = 8  # up to here a token is cheaper through the codes than decoding the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class IntCodes:
         """Scales per row."""
         return -(-cols // self.group)
 
-    def groups_within(self, limit: int, row_bytes: int) -> int:
-        """How many groups of inputs fit into `limit` bytes at `row_bytes` per input; at least one."""
-        return max(1, limit // (self.group * row_bytes))
+    def groups_per_span(self, width: int) -> int:
+        """How many groups of `width` decoded outputs fit into SCRATCH; at least one."""
+        return max(1, SCRATCH // (4 * width * self.group))
 
 
 def int_codes(fmt: Format) -> IntCodes | None:
@@ -86,13 +86,16 @@ def plane_bytes(width: int, bits: int) -> int:
     return width * bits // 8 + TAIL
 
 
-def resident_bytes(format_name: str, rows: int, cols: int) -> int:
-    """Bytes that a matrix [rows, cols] occupies for as long as the model is loaded."""
+def resident_bytes(format_name: str, rows: int, cols: int, column_slabs: int = 1) -> int:
+    """Bytes that a matrix [rows, cols] occupies for as long as the model is loaded.
+
+    `column_slabs`: how many slabs side by side it is stored as; a format with a scale per row has one per row of each.
+    """
     fmt = get_format(format_name)
     codes = int_codes(fmt)
     if codes is None:
-        stored_type(fmt)
-        return rows * fmt.row_bytes(cols)
+        again = 4 * (column_slabs - 1) if stored_type(fmt) == "f8e4m3" else 0
+        return rows * (fmt.row_bytes(cols) + again)
     widths, groups = block_widths(rows), codes.groups(cols)
     planes = sum(plane_bytes(width, w) for width in widths for w in codes.planes)
     return groups * codes.group * planes + groups * sum(widths) * 2 * (2 if codes.affine else 1)
@@ -100,23 +103,19 @@ def resident_bytes(format_name: str, rows: int, cols: int) -> int:
 
 def scratch_bytes(format_name: str, rows: int, cols: int, tokens: int) -> int:
     """Bound on the bytes that multiplying `tokens` inputs by a matrix [rows, cols] allocates, its result included."""
-    codes = int_codes(get_format(format_name))
+    fmt = get_format(format_name)
+    codes = int_codes(fmt)
     if codes is None:
-        stored = 0 if format_name == "f32/1" else 2 * min(max(SCRATCH, 4 * cols), 4 * rows * cols)
-        return stored + 2 * 4 * tokens * rows
+        decoded = 0 if stored_type(fmt) == "f32" else 2 * 4 * cols * min(rows, max(1, SCRATCH // (4 * cols)))
+        return decoded + 2 * 4 * tokens * rows
     width, groups, planes = max(block_widths(rows)), codes.groups(cols), len(codes.planes)
-    few = tokens <= FEW_TOKENS
-    held = min(groups, codes.groups_within(SCRATCH, width if few else 4 * width))
-    inputs = held * codes.group
-    narrow = min(codes.planes)
-    copies = 8 // narrow  # of the inputs, one per code that shares a byte
-    spread = copies * plane_bytes(width, narrow) * inputs if narrow < 8 else 0
-    scales = 4 * held * width * (3 if codes.affine else 1)
-    if few:
-        routes = 2 * 4 * tokens * copies * inputs + 4 * tokens * groups * codes.group
-        work = 4 * tokens * width * (held * planes + 2)
-    else:
-        tokens = math.ceil(tokens / TOKEN_TILE) * TOKEN_TILE
-        routes = 4 * tokens * groups * codes.group + 2 * 4 * copies * inputs
-        work = 4 * width * inputs * planes
-    return spread + scales + routes + work + 2 * 4 * tokens * sum(block_widths(rows))
+    span = min(groups, codes.groups_per_span(width))
+    inputs, positions = span * codes.group, 8 // min(codes.planes)
+    spread = inputs * positions * plane_bytes(width, min(codes.planes)) if positions > 1 else 0
+    scales = 4 * span * width * (2 if codes.affine else 1)
+    if tokens <= FEW_TOKENS:
+        weights = 4 * tokens * (groups * codes.group + (1 + positions) * inputs)
+        sums = 4 * tokens * width * (span * planes + 2)
+        return spread + scales + weights + sums + 2 * 4 * tokens * sum(block_widths(rows))
+    tiled = math.ceil(tokens / TOKEN_TILE) * TOKEN_TILE
+    return spread + scales + 4 * width * inputs * planes + 4 * tiled * (groups * codes.group + sum(block_widths(rows)))

@@ -65,7 +65,7 @@ class PackedLinear:
 
     @property
     def nbytes(self) -> int:
-        """Resident bytes; equals targets.resident_bytes(format, sum of rows, cols)."""
+        """Resident bytes; equals targets.resident_bytes(format, sum of rows, cols, slabs side by side)."""
         return self._matrix.nbytes
 
     def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Matrices held as stored (bf16, f16, f32, fp8 with a scale per row): decoded a few rows at a time, then multiplied.
+"""Matrices held as stored (bf16, f16, f32, fp8 with a scale per row of each slab): decoded a few rows at a time, then multiplied.
 
 oneDNN multiplies them because its float32 product has the same bits under any number of threads, which MKL's has not at every shape.
 """
@@ -22,11 +22,11 @@ class StoredMatrix:
     def __init__(self, fmt: Format, rows: int, cols: int) -> None:
         self._format = fmt
         self._values = torch.zeros(rows, cols, dtype=_TYPES[stored_type(fmt)])
-        self._scale = torch.zeros(rows, 1) if len(fmt.spec.parts) == 2 else None
+        self._scales: dict[tuple[int, int], Tensor] = {}  # per range of columns f32[rows, 1]
 
     @property
     def nbytes(self) -> int:
-        return self._values.nbytes + (0 if self._scale is None else self._scale.nbytes)
+        return self._values.nbytes + sum(scale.nbytes for scale in self._scales.values())
 
     def fill(self, slab: Slab, first_row: int) -> None:
         """Place a slab whose rows count from `first_row`."""
@@ -34,8 +34,9 @@ class StoredMatrix:
         place = slice(first_row + slab.row0, first_row + slab.row1)
         wide, *scale = (parts[part.name] for part in self._format.spec.parts)
         _bits(self._values)[place, slab.col0 : slab.col1] = wide.view(f"u{wide.itemsize}")
-        if self._scale is not None:
-            self._scale.numpy()[place] = scale[0]
+        if scale:
+            held = self._scales.setdefault((slab.col0, slab.col1), torch.zeros(len(self._values), 1))
+            held.numpy()[place] = scale[0]
 
     def multiply(self, x: Tensor) -> Tensor:
         """f32[M, cols] -> f32[M, rows]."""
@@ -51,7 +52,9 @@ class StoredMatrix:
     def _decode(self, index: slice | Tensor) -> Tensor:
         values = self._values.view(torch.uint8)[index].view(self._values.dtype) if self._values.itemsize == 1 else self._values[index]
         values = values.float()
-        return values if self._scale is None else values.mul_(self._scale[index])
+        for (start, stop), scale in self._scales.items():
+            values[:, start:stop] *= scale[index]
+        return values
 
 
 def _bits(values: Tensor) -> np.ndarray:
@@ -61,6 +64,8 @@ def _bits(values: Tensor) -> np.ndarray:
 
 def _product(x: Tensor, w: Tensor) -> Tensor:
     """x [M, K] times w [N, K] transposed."""
+    if len(x) == 1:
+        return torch.mv(w, x[0])[None]
     if not torch.backends.mkldnn.is_available():
         return torch.nn.functional.linear(x, w)
     return torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")

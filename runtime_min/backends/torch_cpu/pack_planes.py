@@ -1,0 +1,113 @@
+"""Planes: codes of a power-of-two width packed so that torch's kernel for byte-coded embedding bags (FBGEMM) multiplies by them.
+
+A bag sums table rows under weights. With the matrix transposed (a table row = one input, a column = one output) and the activations as
+weights, a bag over a quantisation group is the group's dot product with all outputs at once. The kernel is float32 inside and out, has the
+same bits under any number of threads, and reads `byte * scale + bias` with the two floats at the end of each table row: here 1 and -centre.
+
+Codes narrower than a byte share one: with n = width bits / 8 bytes in a row, byte j holds output j in its lowest `bits` bits, output n + j
+in the next, and so on by position. One AND with a mask row per position p leaves 2^(bits p) code of each byte, and turns the tail's 1.0 into
+2^(-bits p) - the exponent bits of such powers are a subset of those of 1.0 - so spreading the codes over bytes needs no shift and is exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...targets import TAIL, plane_bytes
+
+_RUN = 8  # inputs that one inner loop of the AND covers; divides every group
+
+
+class Plane:
+    """`bits` bits of each code of `width` outputs and `depth` inputs: u8[depth, width bits / 8 + TAIL]."""
+
+    def __init__(self, bits: int, width: int, depth: int, centre: float) -> None:
+        self.bits = bits
+        self.per_position = width * bits // 8
+        self.table = torch.zeros(depth, plane_bytes(width, bits), dtype=torch.uint8)
+        self.table[:, -TAIL:] = torch.tensor(list(struct.pack("<ff", 1.0, -centre)), dtype=torch.uint8)
+
+    def fill(self, row: int, col: int, codes: np.ndarray) -> None:
+        """Place codes u8[rows, cols] of this plane at (row, col)."""
+        n, stop = self.per_position, row + len(codes)
+        table = self.table.numpy()[col : col + codes.shape[1]]
+        for p in range(row // n, -(-stop // n)):
+            a, b = max(row, p * n), min(stop, (p + 1) * n)
+            table[:, a - p * n : b - p * n] |= (codes[a - row : b - row] << (p * self.bits)).T
+
+    def codes(self, ids: Tensor) -> Tensor:
+        """Codes of outputs `ids` i64[n]: u8[depth, n]."""
+        shifts = (ids // self.per_position * self.bits).to(torch.uint8)
+        return (self.table.index_select(1, ids % self.per_position) >> shifts) & (2**self.bits - 1)
+
+
+class PlaneSpan:
+    """The part of a plane for inputs [start, stop), as views that the kernel takes."""
+
+    def __init__(self, plane: Plane, start: int, stop: int, group: int) -> None:
+        self._bits, self._group, self._depth = plane.bits, group, stop - start
+        self._table = plane.table[start:stop]
+        self._row_bytes = self._table.shape[1]
+        self._runs = self._table.view(-1, 1, _RUN * self._row_bytes)
+        self._mask = _mask(plane.bits, plane.per_position)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Dot products per group with x f32[T, depth]: [T, groups, width] as f32[T groups positions, bytes]."""
+        inputs, rows, starts = _dot_route(self._bits, self._depth, self._group, len(x))
+        if inputs is not None:
+            x = x.index_select(1, inputs)
+        return _bag(self._spread(), rows, starts, x.reshape(-1))
+
+    def values(self) -> Tensor:
+        """Codes minus the centre: [depth, width] as f32[depth positions, bytes]."""
+        rows, starts = _decode_route(self._bits, self._depth)
+        return _bag(self._spread(), rows, starts, None)
+
+    def _spread(self) -> Tensor:
+        """The table with one code per byte; its rows' order is that of _row_numbers."""
+        if self._bits == 8:
+            return self._table
+        return torch.bitwise_and(self._runs, self._mask).view(-1, self._row_bytes)
+
+
+def _bag(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
+    return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(table, rows, starts, False, 0, False, weights, None, False)
+
+
+@functools.lru_cache(maxsize=64)
+def _mask(bits: int, codes: int) -> Tensor:
+    """u8[1, positions, _RUN (codes + TAIL)]: position p keeps its bits of each byte and 2^(-bits p) of the tail's 1.0."""
+    masks = []
+    for position in range(8 // bits):
+        keep = bytes([(2**bits - 1) << (bits * position)])
+        masks.append((keep * codes + struct.pack("<f", 2.0 ** (-bits * position)) + b"\xff" * 4) * _RUN)
+    return torch.frombuffer(bytearray(b"".join(masks)), dtype=torch.uint8).view(1, len(masks), -1)
+
+
+def _row_numbers(bits: int, depth: int) -> Tensor:
+    """i64[depth, positions]: where _spread puts input k at position p. Runs of inputs are outermost, so that a thread reads what it wrote."""
+    positions = 8 // bits
+    k = torch.arange(depth)[:, None]
+    return k if bits == 8 else k // _RUN * _RUN * positions + torch.arange(positions) * _RUN + k % _RUN
+
+
+@functools.lru_cache(maxsize=64)
+def _dot_route(bits: int, depth: int, group: int, tokens: int) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Bags in the order (token, group, position): inputs of one token's weights (None: as they are), table rows, bag starts; i32."""
+    numbers = _row_numbers(bits, depth)
+    positions = numbers.shape[1]
+    one = numbers.view(-1, group, positions).transpose(1, 2).reshape(-1)
+    inputs = torch.arange(depth).view(-1, 1, group).expand(-1, positions, -1).reshape(-1).int() if positions > 1 else None
+    return inputs, one.repeat(tokens).int(), torch.arange(0, tokens * len(one), group, dtype=torch.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def _decode_route(bits: int, depth: int) -> tuple[Tensor, Tensor]:
+    """One bag per (input, position): table rows and bag starts; i32."""
+    rows = _row_numbers(bits, depth).reshape(-1).int()
+    return rows, torch.arange(len(rows), dtype=torch.int32)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,30 +21,40 @@ from ..schemas.errors import InputError
 from ..schemas.manifest import SourceInfo
 from ..schemas.recipe import Gate
 from ..schemas.texts import Document
+from .claims import source_info
 from .prepare import Prepared
 from .progress import Progress, Tick
 
 
-def certify_artifact(
-    artifact: Artifact, prepared: Prepared, source: SourceInfo, *, gate: Gate, name: str, progress: Progress, device: str = "cpu"
-) -> Certificate:
-    """Measure `artifact` as read from disk on `device` against the source in float32; writes nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyOptions:
+    """The artifact's public name, the device that is certified, and the gate (None: the recipe's that the artifact was made with)."""
+
+    name: str
+    device: str = "cpu"
+    gate: Gate | None = None
+
+
+def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress, how: CertifyOptions) -> Certificate:
+    """Measure `artifact` as read from disk against its source in float32; writes nothing. InputError when it has another source."""
+    source = source_info(prepared)
+    _require_source(artifact, prepared, source)
     tokenizer_files = prepared.source.tokenizer_files()
     tokenizer = Tokenizer.from_files(tokenizer_files)
     options = options_of(artifact)
     reference = Model(prepared.graph, prepared.source, open_backend("cpu"), ModelOptions(context=prepared.info.context_length, vocab=options.vocab))
     inputs = CertifyInputs(
-        name=name,
+        name=how.name,
         source=source,
         source_files=tokenizer_files,
         texts=tuple(_text(d, tokenizer) for d in load_documents("certification")),
-        load=lambda: load_artifact(open_artifact(artifact.path), device),
+        load=lambda: load_artifact(open_artifact(artifact.path), how.device),
         prompts=tuple(_prompts(tokenizer, tokenizer_files)),
-        gate=gate,
+        gate=how.gate or prepared.recipe.gate,
         claim=("text only: other parts of the source were dropped",) if prepared.source.dropped else (),
     )
     with progress.stage("certify", 5.0) as tick:
-        return certify(load_artifact(artifact, device), reference, inputs, _stages(tick))
+        return certify(load_artifact(artifact, how.device), reference, inputs, _stages(tick))
 
 
 def _text(document: Document, tokenizer: Tokenizer) -> Text:
@@ -52,8 +63,6 @@ def _text(document: Document, tokenizer: Tokenizer) -> Text:
 
 def _prompts(tokenizer: Tokenizer, files: dict[str, bytes]) -> Iterable[Text]:
     """The shipped prompts as ids; chat prompts through the model's own template, as plain text where it has none."""
-    import hashlib
-
     try:
         template = ChatTemplate.from_files(files, tokenizer.special)
     except InputError:
@@ -79,7 +88,8 @@ def _stages(tick: Tick):
     return report
 
 
-def source_matches(artifact: Artifact, path: Path, source: SourceInfo) -> None:
-    """InputError when the source at `path` is not the one that the artifact was made from."""
-    if source.digest != artifact.manifest.source.digest:
-        raise InputError(f"{path}: is not the source of {artifact.path} (digest {source.digest[:12]}..., expected {artifact.manifest.source.digest[:12]}...)")
+def _require_source(artifact: Artifact, prepared: Prepared, source: SourceInfo) -> None:
+    expected = artifact.manifest.source.digest
+    if source.digest != expected:
+        what = f"digest {source.digest[:12]}..., expected {expected[:12]}..."
+        raise InputError(f"{prepared.path}: is not the source of {artifact.path} ({what})")

@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..artifacts import Artifact, ArtifactWriter, open_artifact, plan_pages
-from ..artifacts.identity import build_key, sha256_hex
 from ..artifacts.layouts import PageGroup, Region, StoredTensor, fill_pages
 from ..certify import summary, write_certificate
 from ..certify.data import load_documents
@@ -37,12 +34,12 @@ from ..schemas.canonical import canonical_bytes
 from ..schemas.certificate import Certificate
 from ..schemas.errors import InfeasibleError, InputError, UsageError
 from ..schemas.graph import Graph
-from ..schemas.manifest import Claims, DroppedTensor, FileEntry, ModelInfo, PassEntry, Provenance, SourceInfo
 from ..schemas.plan import Plan, Solve, encode_plan
 from ..schemas.recipe import Recipe
 from ..schemas.text import to_json
 from ..schemas.texts import Document, documents_digest, windows
-from .certification import certify_artifact
+from .certification import CertifyOptions, certify_artifact
+from .claims import claims_of, key_of, model_facts, provenance_of
 from .prepare import Choice, Prepared, choose, prepare
 from .progress import Progress
 from .text_data import read_documents, require_disjoint
@@ -107,22 +104,21 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
     search = _search(job, prepared, tokenizer, calibration, progress)
     graph, records = run_pipeline(prepared.graph, encode_pipeline(search.choice.allocation.encodings), gated=True)
     with progress.stage("hash source"):
-        source = source_info(prepared)
+        key = key_of(prepared, search.text, search.stats)
     plan = _plan(prepared, search)
     pages = plan_pages([stored_tensor(p, p.encoding) for p in graph.params])
-    key = _build_key(prepared, source, search)
     writer = ArtifactWriter(job.output, pages, force=job.force, resume=job.resume, key=key)
     _write_pages(writer, prepared, graph, search.stats, progress)
     _write_files(writer, prepared, graph, plan)
-    entries = tuple(PassEntry(name=r.name, numerics=r.numerics, options=r.options, digest=r.digest) for r in (*prepared.records, *records))
-    writer.finish(_claims(prepared, plan, tokenizer, source, key, search.text, entries))
+    provenance = provenance_of(prepared, (*prepared.records, *records), search.text)
+    writer.finish(claims_of(prepared, plan, model_facts(prepared, tokenizer), key, provenance))
     artifact = open_artifact(writer.folder)
     _require_size(writer, artifact, prepared)
     if search.stats is not None:
         artifact.attest.add("scores.json", encode_scores(search.table))
     certificate = None
     if job.certify:
-        certificate = certify_artifact(artifact, prepared, source, gate=prepared.recipe.gate, name=job.output.name, progress=progress)
+        certificate = certify_artifact(artifact, prepared, progress, CertifyOptions(name=job.output.name))
         write_certificate(artifact, certificate)
     with progress.stage("publish"):
         path = writer.publish(rejected=certificate is not None and certificate.predicate.verdict == "fail")
@@ -253,52 +249,3 @@ def _require_size(writer: ArtifactWriter, artifact: Artifact, prepared: Prepared
     if isinstance(limit, int) and artifact.bytes_on_disk > limit:
         writer.discard()
         raise InfeasibleError(f"max_artifact: {limit} bytes asked for, the files have {artifact.bytes_on_disk}; ask for that much")
-
-
-def source_info(prepared: Prepared) -> SourceInfo:
-    """The checkpoint by its files' digests; reads every byte of it once."""
-    digests = prepared.source.file_digests
-    sizes = {name: file.size for name, file in prepared.source.folder.files.items()} | {"config.json": len(prepared.source.folder.config_bytes)}
-    files = tuple(FileEntry(path=name, bytes=sizes[name], sha256=digest) for name, digest in sorted(digests.items()))
-    return SourceInfo(kind="hf", name=prepared.path.resolve().name, digest=prepared.source.digest(), files=files)
-
-
-def _build_key(prepared: Prepared, source: SourceInfo, search: _Search) -> str:
-    return build_key(
-        {
-            "source": source.digest,
-            "tokenizer": {name: sha256_hex(data) for name, data in prepared.source.tokenizer_files().items()},
-            "recipe": msgspec.to_builtins(prepared.recipe),
-            "calibration": search.text,
-            "stats": "" if search.stats is None else search.stats.digest(),
-            "code": metadata.version("thinlm"),
-            "device_class": "cpu",
-        }
-    )
-
-
-def _claims(
-    prepared: Prepared, plan: Plan, tokenizer: Tokenizer, source: SourceInfo, key: str, text: str, passes: tuple[PassEntry, ...]
-) -> Claims:
-    info, source_checkpoint = prepared.info, prepared.source
-    layers = {p.layer for p in prepared.graph.params if p.layer is not None}
-    return Claims(
-        model=ModelInfo(
-            family=info.family,
-            architecture=info.architecture,
-            layers=len(layers),
-            parameters=prepared.costs.logical_parameters,
-            vocab_size=info.vocab_size,
-            tokenizer_vocab=min(tokenizer.vocab_size, info.vocab_size),
-            context=info.context_length,
-            eos_ids=tuple(sorted({*info.eos_ids, *tokenizer.eos_ids})),
-            bos_id=tokenizer.bos_id,
-        ),
-        source=source,
-        ledger=plan.ledger,
-        provenance=Provenance(
-            tool="thinc", version=metadata.version("thinlm"), recipe=msgspec.to_builtins(prepared.recipe), passes=passes, calibration=text
-        ),
-        build_key=key,
-        dropped=tuple(DroppedTensor(name=name, reason="no part of the text model") for name in source_checkpoint.dropped),
-    )

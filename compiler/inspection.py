@@ -12,6 +12,7 @@ from ..artifacts import open_artifact
 from ..artifacts.formats import get_format
 from ..certify import read_certificates
 from ..runtime_min import graph_of
+from ..schemas.certificate import Predicate
 from ..schemas.graph import Graph
 from ..schemas.kv import kv_slots
 from ..schemas.ops import attrs_of
@@ -36,14 +37,15 @@ def artifact_report(path: Path) -> dict[str, Any]:
         "parameters": m.model.parameters,
         "bits_per_weight": round(8 * m.ledger.encoded_weight_bytes / m.ledger.logical_parameters, 4),
         "bytes": artifact.bytes_on_disk,
-        "verdicts": [
-            {"backend": c.predicate.backend, "mode": msgspec.to_builtins(c.predicate.mode), "verdict": c.predicate.verdict, "loosened": list(c.predicate.loosened)}
-            for c in read_certificates(artifact)
-        ],
+        "verdicts": [_verdict(c.predicate) for c in read_certificates(artifact)],
         "ledger": msgspec.to_builtins(m.ledger),
         "weights_by_encoding": dict(parameters.most_common()),
         "dropped": [d.name for d in m.dropped],
     }
+
+
+def _verdict(p: Predicate) -> dict[str, Any]:
+    return {"backend": p.backend, "verdict": p.verdict, "mode": msgspec.to_builtins(p.mode), "loosened": list(p.loosened)}
 
 
 def model_report(path: Path) -> dict[str, Any]:

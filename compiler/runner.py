@@ -23,7 +23,7 @@ class Decoding:
     """How a reply is generated and where it ends."""
 
     max_new_tokens: int = 128
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 
@@ -67,6 +67,10 @@ class Reply:
         if piece := stops.finish():
             yield self._told(piece)
         self.seconds = time.monotonic() - start
+
+    def report(self) -> dict[str, Any]:
+        """JSON-ready: what came out once iterated."""
+        return {"text": self.text, "ids": self.ids, "ended": self.ended, "seconds": round(self.seconds, 3)}
 
     def _told(self, piece: str) -> str:
         self.text += piece

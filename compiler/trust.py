@@ -48,4 +48,5 @@ def judged(artifact: Artifact, device: str, recipe_file: Path | None) -> tuple[s
     gates, verdict = rejudge(found.certificate, rows)
     failed = [c.name for g in gates for c in g.checks if not c.passed]
     reason = f"by {recipe_file}: {verdict}" + (f": {', '.join(failed[:3])}" if failed else "")
-    return verdict, reason, msgspec.structs.replace(found.certificate, predicate=msgspec.structs.replace(predicate, thresholds=rows, gates=gates, verdict=verdict))
+    predicate = msgspec.structs.replace(predicate, thresholds=rows, gates=gates, verdict=verdict)
+    return verdict, reason, msgspec.structs.replace(found.certificate, predicate=predicate)

@@ -83,7 +83,8 @@ class Model:
         if tokens.size == 0:
             raise UsageError("ids: empty; give at least one token")
         if tokens.min() < 0 or tokens.max() >= self._rows:
-            raise UsageError(f"ids: {int(tokens.max() if tokens.max() >= self._rows else tokens.min())} lies outside the vocabulary [0, {self._rows})")
+            worst = int(tokens.max() if tokens.max() >= self._rows else tokens.min())
+            raise UsageError(f"ids: {worst} lies outside the vocabulary [0, {self._rows})")
         return tokens.astype(np.int32)
 
     def session(self) -> Session:

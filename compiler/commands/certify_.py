@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from ...schemas.errors import GateError
 from .options import artifact_argument, device_option, emit, json_flag
@@ -20,26 +21,17 @@ def command(artifact: Path, source: Path, recipe_file: Path | None, device: str,
     """Certify ARTIFACT against --source on --device; exit 4 when a gate fails."""
     from ...artifacts import open_artifact
     from ...certify import summary, write_certificate
-    from ...schemas.canonical import canonical_bytes
     from ...schemas.recipe import read_recipe, recipe_from_dict
-    from ..certification import certify_artifact, source_matches
-    from ..driver import source_info
+    from ..certification import CertifyOptions, certify_artifact
     from ..prepare import prepare
     from ..progress import for_terminal
 
-    progress = for_terminal(quiet=as_json)
     opened = open_artifact(artifact)
-    own = recipe_from_dict(opened.manifest.provenance.recipe, f"{artifact}: recipe")
-    prepared = prepare(source, own)
-    with progress.stage("hash source"):
-        info = source_info(prepared)
-    source_matches(opened, source, info)
-    gate = read_recipe(recipe_file).gate if recipe_file else own.gate
-    certificate = certify_artifact(opened, prepared, info, gate=gate, name=artifact.name, progress=progress, device=device)
+    prepared = prepare(source, recipe_from_dict(opened.manifest.provenance.recipe, f"{artifact}: recipe"))
+    how = CertifyOptions(name=artifact.name, device=device, gate=read_recipe(recipe_file).gate if recipe_file else None)
+    certificate = certify_artifact(opened, prepared, for_terminal(quiet=as_json), how)
     where = write_certificate(opened, certificate)
-    import json
-
-    data = {"verdict": certificate.predicate.verdict, "attestation": where, "certificate": json.loads(canonical_bytes(certificate))}
+    data = {"verdict": certificate.predicate.verdict, "attestation": where, "certificate": msgspec.to_builtins(certificate)}
     emit(as_json, data, [*summary(certificate), f"written to {artifact}/attest/{where}"])
     if certificate.predicate.verdict != "pass":
         raise GateError(f"{artifact}: verdict {certificate.predicate.verdict}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
-from .options import artifact_argument, device_option, json_flag, uncertified_flag
+from .options import artifact_argument, device_option, emit, json_flag, uncertified_flag
 from .run_ import sampling_options
 
 
@@ -42,7 +41,7 @@ def command(artifact: Path, system: str | None, device: str, uncertified: bool, 
                 if not as_json:
                     click.echo(piece, nl=False)
         messages.append({"role": "assistant", "content": reply.text})
-        click.echo(json.dumps({"text": reply.text, "ids": reply.ids, "ended": reply.ended, "prompt_tokens": len(ids)}) if as_json else "")
+        emit(as_json, {"prompt_tokens": len(ids), **reply.report()}, [""])
 
 
 def _next_line() -> str | None:

@@ -23,17 +23,16 @@ from .options import emit, force_flag, human, json_flag, model_argument, output_
 @click.option("--allow-uncertified", is_flag=True, help="Exit 0 although the artifact has no passing certificate.")
 @force_flag
 @json_flag
-def command(
-    model: Path, output: Path | None, no_certify: bool, allow_uncertified: bool, force: bool, as_json: bool, recipe_file: Path | None, **flags: Any
-) -> None:
+def command(model: Path, output: Path | None, allow_uncertified: bool, as_json: bool, recipe_file: Path | None, **flags: Any) -> None:
     """Compile MODEL (a Hugging Face folder) under byte budgets into NAME.thin, and certify what was written."""
     from ..driver import Job, compile_model
     from ..progress import for_terminal
 
-    paths = {name: flags.pop(name) for name in ("calibration", "stats", "save_stats", "resume")}
+    how = {name: flags.pop(name) for name in ("calibration", "stats", "save_stats", "resume", "force")}
+    no_certify = flags.pop("no_certify")
     recipe = recipe_from_flags(recipe_file, **flags)
     target = output or Path(f"{model.resolve().name}.thin")
-    job = Job(model=model, output=target, recipe=recipe, force=force, certify=not no_certify, **paths)
+    job = Job(model=model, output=target, recipe=recipe, certify=not no_certify, **how)
     outcome = compile_model(job, for_terminal(quiet=as_json))
     ledger, artifact = outcome.artifact.manifest.ledger, outcome.artifact
     rate = 8 * ledger.encoded_weight_bytes / ledger.logical_parameters

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
-from .options import artifact_argument, device_option, json_flag, read_text_argument, uncertified_flag
+from .options import artifact_argument, device_option, emit, json_flag, read_text_argument, uncertified_flag
 
 _SAMPLING = (
     click.option("--max-new-tokens", type=click.IntRange(0), default=128, show_default=True),
@@ -53,5 +53,4 @@ def command(artifact: Path, prompt: str | None, prompt_file: Path | None, as_jso
         for piece in reply:
             if not as_json:
                 click.echo(piece, nl=False)
-    data = {"prompt": text, "text": reply.text, "ids": reply.ids, "ended": reply.ended, "prompt_tokens": len(ids), "seconds": round(reply.seconds, 3)}
-    emit(as_json, data, [""])
+    emit(as_json, {"prompt": text, "prompt_tokens": len(ids), **reply.report()}, [""])

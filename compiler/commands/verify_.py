@@ -23,5 +23,6 @@ def command(artifact: Path, threads: int, as_json: bool) -> None:
         rest = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise ArtifactError(errors[0].code, str(errors[0]).removeprefix(f"{errors[0].code}: ") + rest)
     opened = open_artifact(artifact)
-    data = {"artifact_id": opened.artifact_id, "payload_root": opened.identity, "bytes": opened.bytes_on_disk, "pages": opened.manifest.page_index.pages}
-    emit(as_json, data, [f"intact: {human(opened.bytes_on_disk)}, {data['pages']} pages", f"artifact_id {opened.artifact_id}"])
+    size, pages = opened.bytes_on_disk, opened.manifest.page_index.pages
+    data = {"artifact_id": opened.artifact_id, "payload_root": opened.identity, "bytes": size, "pages": pages}
+    emit(as_json, data, [f"intact: {human(size)}, {pages} pages", f"artifact_id {opened.artifact_id}"])

@@ -1,0 +1,56 @@
+"""Calibration: a source model and token windows in, `Stats` out - what every linear's input looks like, how much every output matters.
+
+1. inputs (inputs.py): count, mean and second moments of each linear's input, streamed: one node's weights in memory at a time
+2. gradients (gradients.py): mean squared gradient of the loss at each linear's output and at the embedding's, labels sampled from the
+   model's own distribution; this holds the whole model and one window's activations in memory
+torch is imported here, lazily, and nowhere else in passes. Every window is one single-threaded task and results are added in window order,
+so the statistics do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...runtime_min.weights import Weights
+from ...schemas.errors import BackendError, UsageError
+from ...schemas.graph import Graph
+from .options import Calibration, Progress
+from .stats import InputMoments, Stats, StatsHeader, TableMoments, load_stats, save_stats
+
+__all__ = ["Calibration", "InputMoments", "Stats", "TableMoments", "calibrate", "load_stats", "save_stats", "windows_digest"]
+
+def windows_digest(windows: Sequence[np.ndarray]) -> str:
+    """SHA-256 of the token ids, window by window."""
+    digest = hashlib.sha256()
+    for window in windows:
+        digest.update(len(window).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(window, "<i8").tobytes())
+    return digest.hexdigest()
+
+
+def calibrate(
+    graph: Graph, weights: Weights, windows: Sequence[np.ndarray], options: Calibration, progress: Progress = lambda share: None
+) -> Stats:
+    """Statistics of `graph` on `windows` (token ids int[T] each, non-empty). BackendError without torch, UsageError without text."""
+    if not windows or any(len(w) == 0 for w in windows):
+        raise UsageError("calibration: no tokens; give a longer text")
+    try:
+        from . import gradients, inputs
+    except (ModuleNotFoundError, BackendError) as e:
+        raise BackendError("calibration needs torch; install thinlm[compile]") from e
+    count = max(1, round(len(windows) * options.gradient_share))
+    chosen = [windows[i * len(windows) // count] for i in range(count)]
+    moments = inputs.measure_inputs(graph, weights, windows, options, lambda x: progress(x / 2))
+    outputs, tables = gradients.measure_gradients(graph, weights, chosen, options, lambda x: progress((1 + x) / 2))
+    header = StatsHeader(
+        source=options.source,
+        text=windows_digest(windows),
+        tokens=sum(map(len, windows)),
+        gradient_tokens=sum(map(len, chosen)),
+        seed=options.seed,
+        inputs={param: key for param, (key, _) in moments.items()},
+    )
+    return Stats(header, dict(moments.values()), outputs, tables)

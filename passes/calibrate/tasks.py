@@ -1,0 +1,44 @@
+"""Windows as independent single-threaded tasks: the same numbers on any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...runtime_min.backends.torch_cpu.ops import OPS
+from ...schemas.graph import Graph, Node
+from ...schemas.ops import attrs_of
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+
+
+@contextmanager
+def one_thread_each(workers: int) -> Iterator[Map]:
+    """A `map` over `workers` threads in which torch uses one thread per task; results come in order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run_node(node: Node, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """One op; `values` holds all of its inputs."""
+    return OPS[node.op]([values[i] if i else None for i in node.inputs], attrs_of(node))
+
+
+def constants(graph: Graph) -> dict[str, torch.Tensor]:
+    """The graph's constants, float64."""
+    return {c.name: torch.tensor(c.values, dtype=torch.float64) for c in graph.consts}
+
+
+def inputs_of(window: Any) -> dict[str, torch.Tensor]:
+    """ids and positions [1, T] of one window."""
+    ids = torch.as_tensor(window, dtype=torch.int64)[None]
+    return {"ids": ids, "positions": torch.arange(ids.shape[1], dtype=torch.int32)[None]}

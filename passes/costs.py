@@ -1,0 +1,79 @@
+"""What every format of every choice group costs in bytes, from headers alone: the ScoreTable before any score.
+
+In: a graph, a target, candidate formats. Out: one GroupScores per choice group, then one per remaining param (norms, biases) whose only
+option is its stored dtype. Encoded bytes are those of the pages (padding included); resident bytes those that the target allocates, matrices
+that it loads together counted together. Options of a choice group: the candidates, and the weights as stored, which lose nothing.
+Refused: candidates that are no number formats (UsageError).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..artifacts.formats import FORMATS, Format
+from ..artifacts.layouts import StoredTensor, plan_pages
+from ..schemas.errors import UsageError
+from ..schemas.graph import Graph, Param, choice_groups
+from .score_table import GroupScores, Option, ScoreTable
+from .targets import Target
+
+
+def cost_table(graph: Graph, target: Target, candidates: Sequence[str] = ()) -> ScoreTable:
+    """The unscored table; no `candidates` = the target's own."""
+    if unknown := [name for name in candidates if name not in FORMATS]:
+        raise UsageError(f"candidates: number format {unknown[0]!r} is unknown; valid names: {', '.join(FORMATS)}")
+    names, table = tuple(candidates) or target.candidates, graph.param_table()
+    groups = choice_groups(graph)
+    chosen = {name for group in groups for name in group}
+    rest = [p.name for p in graph.params if p.name not in chosen]
+    scores = [_group(graph, target, [table[n] for n in group], names) for group in groups]
+    scores += [_group(graph, target, [table[name]], ()) for name in rest]
+    return ScoreTable(scored=False, stats="", logical_parameters=sum(p.size for p in graph.params), groups=tuple(scores))
+
+
+def stored_tensor(param: Param, format_name: str) -> StoredTensor:
+    """The layouts' view of a param."""
+    return StoredTensor(param.name, param.shape, param.dtype, param.role, param.layer, FORMATS[format_name])
+
+
+def encoded_bytes(param: Param, format_name: str) -> int:
+    """Bytes of a param's pages. Slabs start at aligned offsets, so the pages of several tensors cost the sum of each alone."""
+    return plan_pages([stored_tensor(param, format_name)]).page_bytes
+
+
+def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequence[str]) -> GroupScores:
+    formats = dict.fromkeys((*candidates, *(f"{p.dtype}/1" for p in params)))
+    widest = {p.dtype for p in params}
+    useful = [name for name in formats if name in candidates or all(FORMATS[name].is_lossless_for(d) for d in widest)]
+    options = (
+        Option(
+            format=name,
+            encoded_bytes=sum(encoded_bytes(p, name) for p in params),
+            resident_bytes=sum(_resident(target, name, together) for together in _loads(graph, params)),
+        )
+        for name in useful
+    )
+    return GroupScores(params=tuple(p.name for p in params), options=tuple(options))
+
+
+def _resident(target: Target, format_name: str, params: list[Param]) -> int:
+    if len(params[0].shape) == 1:
+        return target.vector_item_bytes * sum(p.size for p in params)
+    return target.resident_bytes(format_name, sum(p.shape[0] for p in params), params[0].shape[1])
+
+
+def _loads(graph: Graph, params: list[Param]) -> list[list[Param]]:
+    """Params that the runtime loads as one matrix: read by linears of one input, and by nothing else."""
+    readers = Counter(i for n in graph.nodes for i in set(n.inputs))
+    by_input: dict[str, list[Param]] = {}
+    table = {p.name: p for p in params}
+    for node in graph.nodes:
+        if node.op == "linear" and node.inputs[1] in table and readers[node.inputs[1]] == 1:
+            by_input.setdefault(node.inputs[0], []).append(table.pop(node.inputs[1]))
+    return [*by_input.values(), *([p] for p in table.values())]
+
+
+def formats_of(table: ScoreTable) -> tuple[Format, ...]:
+    """Every format that the table offers, once."""
+    return tuple(FORMATS[name] for name in dict.fromkeys(o.format for g in table.groups for o in g.options))

@@ -1,0 +1,143 @@
+"""What each format of each choice group costs in KL: the table that the allocator reads.
+
+For a linear with weights W, input x and output gradient g, rounding changes the output by dW x, and the next-token distribution by
+  KL = 1/2 sum_o E[g_o^2] (dW E[x x'] dW')_oo     nats per token, to second order (Kronecker-factored, outputs taken as uncorrelated)
+and for an embedding table whose row r is read with frequency f_r, 1/2 sum_r f_r sum_j E[g_j^2] dW_rj^2. A tied table counts both times.
+dW is that of the rounding that ships, cut as the page layout cuts it, for tensors up to SAMPLE weights; of larger ones evenly spaced rows.
+Scores are rounded to 6 digits, so that the last bits of a matrix product can't change an allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ..artifacts.formats import FORMATS, Format
+from ..artifacts.layouts import matrix_shape, plan_pages
+from ..runtime_min.weights import Weights
+from ..schemas.graph import Graph, Param
+from .calibrate.stats import InputMoments, Stats, TableMoments
+from .costs import stored_tensor
+from .round import encode_slab
+from .score_table import GroupScores, ScoreTable
+
+SAMPLE = 1 << 23  # weights of one tensor that are rounded per format
+UNSEEN = 0.5  # count given to every row of a table, so that rows which calibration never read count
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What calibration says about one param: `head` when linears read it, `table` when an embedding does."""
+
+    head: tuple[np.ndarray, InputMoments] | None  # (mean squared output gradient f64[rows], input moments)
+    table: TableMoments | None
+
+    def frequencies(self) -> np.ndarray:
+        """How often each row of the table is read, f64[rows], sums to 1."""
+        assert self.table is not None
+        counts = self.table.counts + UNSEEN
+        return counts / counts.sum()
+
+    def column_weights(self) -> np.ndarray:
+        """h f64[cols]: how much a squared error in each column costs, over rows as they are on average."""
+        h = 0.0
+        if self.head is not None:
+            h = h + self.head[0].mean() * self.head[1].diagonal
+        if self.table is not None:
+            h = h + self.frequencies().mean() * self.table.gradient
+        return np.asarray(h)
+
+    def kl(self, error: np.ndarray, rows: np.ndarray) -> float:
+        """Predicted KL of the weight error f32[len(rows), cols] in those rows."""
+        total = 0.0
+        if self.head is not None:
+            gradient, moments = self.head
+            total += float(gradient[rows] @ _quadratic(error, moments.second))
+        if self.table is not None:
+            total += float(self.frequencies()[rows] @ (np.square(error) @ self.table.gradient))
+        return total / 2
+
+
+def _quadratic(error: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """e A e' for each row e; `second` is A or its diagonal."""
+    if second.ndim == 1:
+        return np.square(error) @ second
+    return np.einsum("ij,ij->i", error @ second, error)
+
+
+def sensitivities(graph: Graph, stats: Stats) -> dict[str, Sensitivity]:
+    """Sensitivity of every param that a linear or an embedding reads."""
+    params = graph.param_table()
+    return {
+        name: Sensitivity((stats.outputs[name], stats.input_of(name)) if name in stats.outputs else None, stats.tables.get(name))
+        for name in params
+        if name in stats.outputs or name in stats.tables
+    }
+
+
+def column_weights(graph: Graph, stats: Stats) -> dict[str, np.ndarray]:
+    """h f64[cols] of every param that calibration knows: what rounding weighs errors with."""
+    return {name: s.column_weights() for name, s in sensitivities(graph, stats).items()}
+
+
+def measure(
+    graph: Graph, weights: Weights, stats: Stats, costs: ScoreTable, workers: int = 2, progress: Callable[[float], None] = lambda share: None
+) -> ScoreTable:
+    """`costs` with every predicted KL filled in; params without a choice stay at 0."""
+    known, params = sensitivities(graph, stats), graph.param_table()
+    tasks = [(params[name], known[name], _formats(group)) for group in costs.groups if len(group.options) > 1 for name in group.params]
+    total, done, scores = sum(p.size for p, *_ in tasks), 0, {}
+    with ThreadPoolExecutor(workers) as pool:
+        for (param, *_), found in zip(tasks, pool.map(lambda task: _score(weights, *task), tasks), strict=True):
+            scores[param.name] = found
+            done += param.size
+            progress(done / total)
+    groups = tuple(_filled(group, scores) for group in costs.groups)
+    return msgspec.structs.replace(costs, scored=True, stats=stats.digest(), groups=groups)
+
+
+def _formats(group: GroupScores) -> tuple[Format, ...]:
+    return tuple(FORMATS[o.format] for o in group.options)
+
+
+def _filled(group: GroupScores, scores: dict[str, dict[str, float]]) -> GroupScores:
+    if len(group.options) == 1:
+        return group
+    options = (msgspec.structs.replace(o, predicted_kl=_short(sum(scores[name][o.format] for name in group.params))) for o in group.options)
+    return msgspec.structs.replace(group, options=tuple(options))
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.{DIGITS - 1}e}")
+
+
+def _score(weights: Weights, param: Param, known: Sensitivity, formats: tuple[Format, ...]) -> dict[str, float]:
+    """Format name -> predicted KL of one param."""
+    w = weights.f32(param.name).reshape(matrix_shape(param.shape))
+    step = -(-w.size // SAMPLE)
+    rows = np.arange(0, len(w), step)
+    w, h = w[::step], known.column_weights()
+    scale = param.size / w.size
+    return {fmt.name: 0.0 if fmt.is_lossless_for(param.dtype) else scale * _error_kl(param, known, fmt, (w, h, rows)) for fmt in formats}
+
+
+def _error_kl(param: Param, known: Sensitivity, fmt: Format, sample: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+    w, h, rows = sample
+    error = np.empty_like(w)
+    for start, stop in _column_cuts(param, fmt):
+        parts = encode_slab(fmt, w[:, start:stop], h[start:stop])
+        error[:, start:stop] = fmt.dequantize(parts, stop - start) - w[:, start:stop]
+    return known.kl(error, rows)
+
+
+def _column_cuts(param: Param, fmt: Format) -> Iterator[tuple[int, int]]:
+    """The column ranges that the layout encodes on their own; rows are always independent."""
+    (group,) = plan_pages([stored_tensor(param, fmt.name)]).groups
+    (slot,) = group.slots
+    cuts = {(r.col0, r.col1) for r in map(slot.region, range(group.count))}
+    yield from sorted(cuts)

@@ -1,21 +1,23 @@
 """Text in, text out: an artifact's model, tokenizer and chat template together, behind `thinc run` and `thinc chat`.
 
-An artifact without a passing certificate for this device and mode is refused or warned about here (design.md section 5).
+What no passing certificate covers is warned about or refused (trust.py).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..artifacts import Artifact, open_artifact
-from ..runtime_min import SamplingParams, Session, load_artifact
+from ..runtime_min import ModelOptions, SamplingParams, Session, load_artifact, options_of
 from ..runtime_min.detokenize import Detokenizer, StopStrings
 from ..runtime_min.model import Model
 from ..runtime_min.tokenizer import Tokenizer
+from ..schemas.kv import KVDtype
+from .trust import warning_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,20 @@ def decoding_of(*, max_new_tokens: int, stop: Sequence[str], ignore_eos: bool = 
     """A Decoding from the command line's flags; UsageError for values out of range."""
     StopStrings(stop)  # refuses an empty stop string
     return Decoding(max_new_tokens=max_new_tokens, sampling=SamplingParams(**sampling), stop=tuple(stop), ignore_eos=ignore_eos)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """Where and how an artifact runs; None leaves a setting to the artifact's plan."""
+
+    device: str = "cpu"
+    uncertified: bool = False
+    context: int | None = None
+    kv_dtype: KVDtype | None = None
+
+    def applied(self, options: ModelOptions) -> ModelOptions:
+        """`options` with this run's switches."""
+        return replace(options, context=self.context or options.context, kv_dtype=self.kv_dtype or options.kv_dtype)
 
 
 @dataclass(slots=True)
@@ -87,16 +103,15 @@ class Runner:
     files: dict[str, bytes]
 
     @classmethod
-    def open(cls, path: Path, device: str, uncertified: bool, warn: Callable[[str], None]) -> Runner:
-        """Load the artifact; `warn` receives what the user should know. GateError when no certificate covers it and `uncertified` is false."""
-        from .trust import require_certificate
-
+    def open(cls, path: Path, how: Execution, warn: Callable[[str], None]) -> Runner:
+        """Load the artifact; `warn` receives what the user should know. GateError for a mode that no certificate covers."""
         artifact = open_artifact(path)
-        if message := require_certificate(artifact, device, uncertified):
+        options = how.applied(options_of(artifact))
+        if message := warning_for(artifact, how.device, options, how.uncertified):
             warn(message)
         files = {entry.path: artifact.file(entry.path) for entry in artifact.manifest.files}
         names = {Path(p).name: data for p, data in files.items()}
-        return cls(artifact, load_artifact(artifact, device), Tokenizer.from_files(names), names)
+        return cls(artifact, load_artifact(artifact, how.device, options), Tokenizer.from_files(names), names)
 
     def reply(self, session: Session, ids: Sequence[int], decoding: Decoding) -> Reply:
         """Append `ids` to the session and generate."""

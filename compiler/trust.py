@@ -1,7 +1,8 @@
-"""May this artifact run here? Looks for a passing certificate for the device and the mode that the plan runs; says what is missing.
+"""May this artifact run like this? Looks for a passing certificate for the device and mode, and says what is missing.
 
-No certificate, one that failed, or one for another backend or mode: GateError, or a warning where the user passed --uncertified. A
-certificate is judged again from its recorded figures; the stored verdict alone is not believed.
+1. An artifact in its plan's own mode runs with a warning when no passing certificate covers it (uncertified, or failed).
+2. A switch (context, KV dtype) to a mode that no passing certificate covers is refused with GateError, unless the user passes --uncertified.
+A certificate is judged again from its recorded figures; the stored verdict alone is not believed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from ..artifacts import Artifact
 from ..certify import Standing, rejudge, standing_of
-from ..runtime_min import options_of
+from ..runtime_min import ModelOptions, options_of
 from ..schemas.certificate import Certificate
 from ..schemas.errors import GateError
 from ..schemas.recipe import read_recipe
@@ -21,19 +22,19 @@ _BACKENDS = {"cpu": "torch_cpu", "interp": "interp"}
 REFERENCE = "interp"  # the meaning of the graph: certified backends are compared with it, so it needs no row of its own
 
 
-def standing(artifact: Artifact, device: str) -> Standing:
-    """The best certificate for `device` and the plan's own mode."""
-    return standing_of(artifact, _BACKENDS.get(device, device), options_of(artifact))
+def standing(artifact: Artifact, device: str, options: ModelOptions | None = None) -> Standing:
+    """What the certificates say about `device` and `options` (the plan's own mode by default)."""
+    return standing_of(artifact, _BACKENDS.get(device, device), options or options_of(artifact))
 
 
-def require_certificate(artifact: Artifact, device: str, uncertified: bool) -> str | None:
-    """None when a certificate covers this run, else the warning that --uncertified turns the refusal into. GateError otherwise."""
-    found = standing(artifact, "cpu" if device == REFERENCE else device)
+def warning_for(artifact: Artifact, device: str, options: ModelOptions, uncertified: bool) -> str | None:
+    """What the user should know before this run, None when a certificate covers it. GateError for an uncovered switch."""
+    found = standing(artifact, "cpu" if device == REFERENCE else device, options)
     if found.verdict == "pass":
         return None
     message = f"{artifact.path}: {found.reason}"
-    if not uncertified:
-        raise GateError(f"{message}; run `thinc certify`, or pass --uncertified to run it all the same")
+    if options != options_of(artifact) and not uncertified:
+        raise GateError(f"{message}; leave out --context and --kv-dtype, or pass --uncertified to run it all the same")
     return message
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from .canonical import canonical_bytes
 from .errors import ArtifactError
 from .kv import KVSlot
 
@@ -123,7 +124,7 @@ def encode_plan(plan: Plan) -> bytes:
     solve = plan.solve
     numbers = (solve.objective, solve.bound, solve.gap, *solve.shadow_prices.values(), *(g.predicted_kl for g in plan.groups))
     assert all(map(math.isfinite, numbers)), "JSON has no infinity"
-    return msgspec.json.encode(plan, order="sorted")
+    return canonical_bytes(plan)
 
 
 def decode_plan(raw: bytes) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
-from .options import artifact_argument, device_option, emit, json_flag, uncertified_flag
+from .options import artifact_argument, emit, execution_of, execution_options, json_flag, warn
 from .run_ import sampling_options
 
 
@@ -17,16 +17,15 @@ from .run_ import sampling_options
 @artifact_argument
 @click.option("--system", help="A system message before the conversation.")
 @sampling_options
-@device_option
-@uncertified_flag
+@execution_options
 @json_flag
-def command(artifact: Path, system: str | None, device: str, uncertified: bool, as_json: bool, **flags: Any) -> None:
+def command(artifact: Path, system: str | None, as_json: bool, **flags: Any) -> None:
     """Talk with the model in ARTIFACT: one message a line; an empty line or end of input ends. With --json, one object a reply."""
     from ...runtime_min.chat import ChatTemplate, chat_ids
     from ..runner import Runner, decoding_of
 
-    decoding = decoding_of(**flags)
-    runner = Runner.open(artifact, device, uncertified, warn=lambda m: click.echo(f"warning: {m}", err=True))
+    execution, decoding = execution_of(flags), decoding_of(**flags)
+    runner = Runner.open(artifact, execution, warn)
     template = ChatTemplate.from_files(runner.files, runner.tokenizer.special)
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     while (line := _next_line()) is not None:

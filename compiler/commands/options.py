@@ -12,12 +12,17 @@ import click
 from ...schemas.errors import UsageError
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to standard output.")
+_EXECUTION = (
+    click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow)."),
+    click.option("--context", type=click.IntRange(1), help="Positions to make room for [the plan's]."),
+    click.option("--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), help="How keys and values are stored [the plan's]."),
+    click.option("--uncertified", is_flag=True, help="Run in a mode that no certificate covers."),
+)
 device_option = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow).")
 artifact_argument = click.argument("artifact", type=click.Path(path_type=Path))
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 force_flag = click.option("--force", is_flag=True, help="Replace an existing target.")
 output_option = click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.")
-uncertified_flag = click.option("--uncertified", is_flag=True, help="Run although no certificate covers this.")
 
 _BUDGETS = (
     click.option("--budget", metavar="BYTES", help="Peak device bytes: weights + KV + workspace (6.6GiB, 900MB)."),
@@ -31,6 +36,25 @@ _RECIPE = (
     click.option("--target", metavar="TARGET", help="What will run it [cpu]."),
     click.option("--recipe", "recipe_file", type=click.Path(path_type=Path), help="Recipe file (.yaml, .json); flags win over it."),
 )
+
+
+def execution_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """--device and the switches of a run."""
+    for option in reversed(_EXECUTION):
+        f = option(f)
+    return f
+
+
+def execution_of(flags: dict[str, Any]) -> Any:
+    """Takes those flags out of `flags`; an Execution."""
+    from ..runner import Execution
+
+    return Execution(**{name: flags.pop(name) for name in ("device", "context", "kv_dtype", "uncertified")})
+
+
+def warn(message: str) -> None:
+    """A warning on standard error."""
+    click.echo(f"warning: {message}", err=True)
 
 
 def recipe_options(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
-from .options import artifact_argument, device_option, emit, json_flag, read_text_argument, uncertified_flag
+from .options import artifact_argument, emit, execution_of, execution_options, json_flag, read_text_argument, warn
 
 _SAMPLING = (
     click.option("--max-new-tokens", type=click.IntRange(0), default=128, show_default=True),
@@ -34,17 +34,15 @@ def sampling_options(f: Any) -> Any:
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="A UTF-8 file with the text to continue.")
 @sampling_options
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
-@device_option
-@uncertified_flag
+@execution_options
 @json_flag
 def command(artifact: Path, prompt: str | None, prompt_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Continue a prompt with the model in ARTIFACT."""
     from ..runner import Runner, decoding_of
 
     text = read_text_argument(prompt, prompt_file)
-    runner_flags = {name: flags.pop(name) for name in ("device", "uncertified")}
-    decoding = decoding_of(**flags)
-    runner = Runner.open(artifact, warn=lambda m: click.echo(f"warning: {m}", err=True), **runner_flags)
+    execution, decoding = execution_of(flags), decoding_of(**flags)
+    runner = Runner.open(artifact, execution, warn)
     ids = runner.tokenizer.encode(text)
     if not ids:
         raise UsageError("the prompt is empty, and this tokenizer puts no start token before it; give at least one word")

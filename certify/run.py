@@ -61,7 +61,9 @@ def certify(candidate: Model, reference: Model, inputs: CertifyInputs, progress:
     job = _Job(candidate, reference, artifact, inputs, progress)
     evidence = job.measure()
     ledger = artifact.manifest.ledger
-    rows = thresholds(inputs.gate, budget=ledger.budgets.get("budget"), half=candidate.options.kv_dtype == "bf16", metered=candidate.backend in memory.METERED)
+    rows = thresholds(
+        inputs.gate, budget=ledger.budgets.get("budget"), half=candidate.options.kv_dtype == "bf16", metered=candidate.backend in memory.METERED
+    )
     gates = judge(evidence, rows)
     return Certificate(
         subject=(Subject(name=inputs.name, digest=Digest(sha256=artifact.artifact_id)),),

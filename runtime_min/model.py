@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -112,6 +113,12 @@ class Model:
     def read(self, x: Array) -> np.ndarray:
         """The backend's [1, T, ...] as numpy float32 [T, ...]."""
         return self._backend.read(x)[0]
+
+    def with_kv(self, dtype: KVDtype | None) -> Model:
+        """The same resident weights under another KV encoding, with a cache of its own; closing either closes both."""
+        other = copy(self)
+        other.options, other._cache, other._lock = replace(self.options, kv_dtype=dtype), None, threading.Lock()
+        return other
 
     def close(self) -> None:
         """Release the backend's memory."""

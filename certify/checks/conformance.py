@@ -1,9 +1,11 @@
 """CONFORMANCE: the shipping backend computes what the graph says, on the artifact's own decoded weights.
 
-1. `backend_cosine`: whole texts against the float64 interpreter, the worst centred and raw cosine of any position. The interpreter rounds no
+1. `backend_cosine`: whole texts against the float64 interpreter, the worst centred or raw cosine of any position. The interpreter rounds no
    keys and values, so a half-precision KV encoding is inside this figure.
-2. `cache_cosine`: cached decode against prefill through the same KV encoding, in several chunkings: everything at once; one token at a time
+2. `backend_deviation`: the same as 1 - cosine with keys and values not rounded by the backend either: its arithmetic alone.
+3. `cache_cosine`: cached decode against prefill through the same KV encoding, in several chunkings: everything at once; one token at a time
    around every block boundary, window edge and wrap; ragged pieces; pieces that cross a boundary; and, for a batch, two texts in turn.
+4. `cache_deviation`: the same as 1 - cosine with keys and values not rounded: rounding amplifies last bits and would hide a stale key.
 Texts are long enough to leave every attention window and reuse its first block, where the context and `LONGEST` allow that.
 """
 
@@ -21,11 +23,12 @@ from ...schemas.graph import Graph
 from ...schemas.ops import attrs_of
 from ..metrics import Positions, compare
 
-METRICS = ("backend_cosine", "cache_cosine")
+METRICS = ("backend_cosine", "backend_deviation", "cache_cosine", "cache_deviation")
 LONGEST = 2048  # tokens; a longer window is left to the runtime's own tests
 SHORTEST = 96
 TEXTS = 2
 
+EXACT = ("edges", "ragged")  # chunkings that are also run with keys and values not rounded
 _RAGGED = (1, 2, 3, 5, 7, 11, 13, 17)
 
 
@@ -43,20 +46,24 @@ def texts_of(ids: np.ndarray, length: int) -> np.ndarray:
 def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """The model's own backend against the interpreter, over texts [n, T]."""
     wanted = evaluate(model.graph, model.weights.f32, texts)["logits"]
-    parts = Positions.join(compare(want, model.forward(ids), vocabulary) for want, ids in zip(wanted, texts, strict=True))
-    return (_worst("backend_cosine", f"reference=interp-float64,tokens={texts.shape[1]}", parts),)
+    how = f"reference=interp-float64,tokens={texts.shape[1]}"
+    shipped, exact = (
+        Positions.join(compare(want, m.forward(ids), vocabulary) for want, ids in zip(wanted, texts, strict=True)) for m in (model, _exact(model))
+    )
+    return _cosine("backend_cosine", how, shipped), _deviation("backend_deviation", f"{how},kv=f32", exact)
 
 
 def cache_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """Every chunking of the first text, and two texts in turn, against prefill."""
-    ids, options = texts[0], model.options
-    edges = sorted({*range(options.block, len(ids), options.block), *(w for w in _windows(model.graph) if w < len(ids))})
-    whole = model.forward(ids)
+    ids, block, exact = texts[0], model.options.block, _exact(model)
+    edges = sorted({*range(block, len(ids), block), *(w for w in _windows(model.graph) if w < len(ids))})
     checks = []
-    for name, sizes in chunkings(len(ids), options.block, edges).items():
-        cached = np.concatenate(list(_cached(model, ids, sizes)))
-        checks.append(_worst("cache_cosine", f"chunks={name},block={options.block},tokens={len(ids)}", compare(whole, cached, vocabulary)))
-    if options.batch > 1:
+    for name, sizes in chunkings(len(ids), block, edges).items():
+        how = f"chunks={name},block={block},tokens={len(ids)}"
+        checks.append(_cosine("cache_cosine", how, compare(model.forward(ids), _cached(model, ids, sizes), vocabulary)))
+        if name in EXACT:
+            checks.append(_deviation("cache_deviation", f"{how},kv=f32", compare(exact.forward(ids), _cached(exact, ids, sizes), vocabulary)))
+    if model.options.batch > 1:
         checks.append(_in_turn(model, texts, vocabulary))
     return tuple(checks)
 
@@ -81,12 +88,18 @@ def _clipped(sizes: Iterator[int], length: int) -> Iterator[int]:
         length -= size
 
 
-def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    start = 0
+def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    pieces, start = [], 0
     with model.session() as session:
         for size in sizes:
-            yield session.append(ids[start : start + size])
+            pieces.append(session.append(ids[start : start + size]))
             start += size
+    return np.concatenate(pieces)
+
+
+def _exact(model: Model) -> Model:
+    """The same model with keys and values not rounded."""
+    return model.with_kv(None)
 
 
 def _in_turn(model: Model, texts: np.ndarray, vocabulary: int) -> Check:
@@ -97,15 +110,26 @@ def _in_turn(model: Model, texts: np.ndarray, vocabulary: int) -> Check:
             for session, ids, logits in zip((first, second), texts, pieces, strict=True):
                 logits.append(session.append(ids[start : start + size]))
     parts = [compare(model.forward(ids), np.concatenate(p), vocabulary) for ids, p in zip(texts, pieces, strict=True)]
-    return _worst("cache_cosine", f"chunks=in-turn,block={model.options.block},tokens={texts.shape[1]}", Positions.join(parts))
+    return _cosine("cache_cosine", f"chunks=in-turn,block={model.options.block},tokens={texts.shape[1]}", Positions.join(parts))
 
 
-def _worst(metric: str, parameters: str, positions: Positions) -> Check:
-    """The smallest cosine of any position, raw or centred."""
+def _cosine(metric: str, parameters: str, positions: Positions) -> Check:
+    """The smallest cosine of any position."""
+    deviation, at, detail = _worst(positions)
+    return Check(metric=metric, name=f"{metric}[worst,{parameters}]", value=1 - deviation[at], n=len(positions), detail=detail)
+
+
+def _deviation(metric: str, parameters: str, positions: Positions) -> Check:
+    """The largest 1 - cosine of any position."""
+    deviation, at, detail = _worst(positions)
+    return Check(metric=metric, name=f"{metric}[worst,{parameters}]", value=deviation[at], n=len(positions), detail=detail)
+
+
+def _worst(positions: Positions) -> tuple[np.ndarray, int, str]:
+    """Raw or centred deviation, whichever is larger, where it is largest, and that in words."""
     deviation = np.maximum(positions.deviation_raw, positions.deviation_centred)
     at = int(deviation.argmax())
-    detail = f"1 - cosine is at most {deviation[at]:.3g} (position {at}), on average {deviation.mean():.3g}"
-    return Check(metric=metric, name=f"{metric}[worst,{parameters}]", value=1 - float(deviation[at]), n=len(positions), detail=detail)
+    return deviation, at, f"1 - cosine is at most {deviation[at]:.3g} (position {at}), on average {deviation.mean():.3g}"
 
 
 def _windows(graph: Graph) -> set[int]:

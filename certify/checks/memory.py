@@ -19,16 +19,17 @@ DECODE_STEPS = 2
 
 
 def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, predicted: int) -> tuple[Check, ...]:
-    """Load with `load`, fill every sequence of the batch with ids from `ids`, decode; the peak, and how far the ledger's figure is from it."""
+    """Load with `load`, fill the context with ids from `ids`, decode; the peak, and how far the ledger's `predicted` bytes are from it."""
     if backend not in METERED:
         why = f"no meter for backend {backend}"
         return tuple(Check(metric=m, name=m, value=None, n=0, detail=why) for m in METRICS)
     from .torch_memory import StorageMeter
 
     with StorageMeter() as meter:
-        positions = _exercise(load(), ids)
-    peak = meter.peak
-    name = f"[positions={positions},decode={DECODE_STEPS}]"
+        model = load()
+        _exercise(model, ids)
+        peak = meter.peak
+    name, positions = f"[positions={model.options.context},decode={DECODE_STEPS}]", model.options.context
     detail = f"ledger {predicted} bytes, measured {peak}"
     return (
         Check(metric="memory_peak", name=f"memory_peak{name}", value=peak, n=positions, detail=detail),
@@ -36,17 +37,13 @@ def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, pred
     )
 
 
-def _exercise(model: Model, ids: np.ndarray) -> int:
-    """Prefill all but the last positions of the whole context in every sequence, then decode into them; positions filled."""
-    options = model.options
-    sessions = [model.session() for _ in range(options.batch)]
-    fill = max(1, options.context - DECODE_STEPS)
-    for session in sessions:
-        session.advance(np.resize(ids, fill))
-        for _ in range(min(DECODE_STEPS, options.context - fill)):
+def _exercise(model: Model, ids: np.ndarray) -> None:
+    """Prefill one sequence up to the context's end (the cache holds room for the whole batch by then), and decode in a new one."""
+    context = model.options.context
+    with model.session() as session:
+        session.advance(np.resize(ids, context))
+    with model.session() as session:
+        session.advance(np.resize(ids, max(1, min(model.options.prefill_chunk, context - DECODE_STEPS))))
+        for _ in range(min(DECODE_STEPS, context - session.length)):
             session.advance(ids[:1])
-    positions = sum(session.length for session in sessions)
-    for session in sessions:
-        session.close()
     model.close()
-    return positions

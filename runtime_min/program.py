@@ -42,9 +42,9 @@ class Program:
         self._graph = graph
         for c in graph.consts:
             self._constants.append((self._slot(c.name), backend.put(np.asarray(c.values, np.float64))))
-        merged = _merges(graph)
+        merged = merged_linears(graph)
         params = graph.param_table()
-        for group in _load_groups(graph, merged):
+        for group in load_groups(graph, merged):
             self._constants.append((self._slot(group[0]), backend.load([params[n] for n in group], weights)))
         self._inputs = tuple(self._slot(i.name) for i in graph.inputs)
         self._plain = self._lower(merged)
@@ -110,8 +110,8 @@ class Program:
             if len(s.outs) == 1:
                 values[s.outs[0]] = result
             else:
-                for slot, part in zip(s.outs, result, strict=True):
-                    values[slot] = part
+                for at, slot in enumerate(s.outs):  # no name may outlive the loop: it would keep the whole result alive
+                    values[slot] = result[at]
             if cut in s.outs:
                 values[cut] = values[cut][:, -1:]
             for slot in s.dead:
@@ -135,7 +135,7 @@ def _readers(graph: Graph) -> dict[str, int]:
     return count
 
 
-def _merges(graph: Graph) -> dict[str, tuple[Node, ...]]:
+def merged_linears(graph: Graph) -> dict[str, tuple[Node, ...]]:
     """First linear's output -> all linears of one step: same input, same encoding, weight read nowhere else."""
     params, readers = graph.param_table(), _readers(graph)
     groups: dict[tuple[str, str], list[Node]] = {}
@@ -145,7 +145,7 @@ def _merges(graph: Graph) -> dict[str, tuple[Node, ...]]:
     return {g[0].output: tuple(g) for g in groups.values() if len(g) > 1}
 
 
-def _load_groups(graph: Graph, merged: dict[str, tuple[Node, ...]]) -> tuple[tuple[str, ...], ...]:
+def load_groups(graph: Graph, merged: dict[str, tuple[Node, ...]]) -> tuple[tuple[str, ...], ...]:
     """Which params are loaded together."""
     together = [tuple(n.inputs[1] for n in group) for group in merged.values()]
     inside = {name for group in together for name in group}

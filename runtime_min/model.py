@@ -144,7 +144,10 @@ class Session:
 
     def advance(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """As `append`, but only the last position's logits, float32 [V]."""
-        return list(self._append(ids, None, last_only=True))[-1][-1]
+        last = np.empty((0, 0), np.float32)
+        for last in self._append(ids, None, last_only=True):  # a list would keep every piece's logits alive
+            pass
+        return last[-1]
 
     def _append(self, ids: Sequence[int] | np.ndarray, position: int | None, last_only: bool) -> Iterator[np.ndarray]:
         tokens = self._model.check_ids(ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...artifacts.formats import FORMATS
 from ...runtime_min import targets
 from .base import Target
+from .cpu_memory import footprint, table_bytes
 
 _SYMMETRIC = {8: (128,), 6: (64,), 4: (32, 64, 128), 3: (32, 64, 128), 2: (64, 128)}
 _AFFINE = {4: (32,), 2: (32, 64)}
@@ -23,7 +24,8 @@ CPU = Target(
     name="cpu",
     candidates=_candidates(),
     resident_bytes=targets.resident_bytes,
-    scratch_bytes=targets.scratch_bytes,
     vector_item_bytes=4,
+    footprint=footprint,
+    table_bytes=table_bytes,
     overhead_bytes=0,
 )

@@ -19,7 +19,7 @@ from thinlm.schemas.encoding import ELEMENT_BITS, Slab
 
 # name, rows, columns, how many in the model
 MATRICES = (("q k v", 768, 512, 9), ("o", 512, 512, 9), ("gate up", 3072, 512, 9), ("down", 512, 1536, 9), ("head", 8192, 512, 1))
-FORMATS = ("int2-sym-g64/1", "int3-sym-g64/1", "int4-sym-g32/1", "int4-sym-g64/1", "int4-aff-g64/1", "int6-sym-g64/1", "int8-sym-g64/1", "bf16/1", "f32/1")
+FORMATS = ("int2-sym-g64/1", "int3-sym-g64/1", "int4-sym-g64/1", "int4-aff-g64/1", "int6-sym-g64/1", "int8-sym-g64/1", "bf16/1", "f32/1")
 COPY_BYTES = 64 << 20
 
 
@@ -82,8 +82,8 @@ def main() -> None:
                 speed = linear.nbytes / took
                 shape = f"{rows}x{cols}"
                 print(f"{name:16} {tokens:6} {matrix:8} {shape:>10} {took * 1e6:9.1f} {speed / 1e9:6.1f} {speed / copy:7.0%}")
-            resident = sum(linear.nbytes * row[-1] for linear, *row in loaded)
-            print(f"{name:16} {tokens:6} {'model':8} {'':>10} {total * 1e6:9.1f} {resident / total / 1e9:6.1f} {resident / total / copy:7.0%}", flush=True)
+            speed = sum(linear.nbytes * row[-1] for linear, *row in loaded) / total
+            print(f"{name:16} {tokens:6} {'model':8} {'':>10} {total * 1e6:9.1f} {speed / 1e9:6.1f} {speed / copy:7.0%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -142,5 +142,6 @@ def test_wheel_holds_only_thinlm(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     data = {"schemas/json", "artifacts/SPEC.md", "certify/data"}
-    files = [path for name in data for path in (ROOT / name, *(ROOT / name).rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    files = [path for name in data for path in (ROOT / name, *(ROOT / name).rglob("*")) if path.is_file()]
+    files = [path for path in files if path.suffix != ".pyc" and path.name[0] != "."]
     assert names == {f"thinlm/{path.relative_to(ROOT).as_posix()}" for path in files} | {f"thinlm/{file.name}" for file in sources()}

@@ -143,7 +143,7 @@ def _search(job: Job, prepared: Prepared, tokenizer: Tokenizer, documents: Seque
     """Everything as stored when that fits; otherwise calibrate (or read statistics), score and allocate."""
     exact = prepared.lossless()
     for kv_dtype in prepared.kv_choices():
-        memory = prepared.memory(exact)
+        memory = prepared.memory(exact, kv_dtype)
         ledger = prepared.ledger(exact, kv_dtype, memory)
         if all(ledger.figure(name) <= limit for name, limit in ledger.budgets.items()):
             solve = Solve(objective=0.0, bound=0.0, gap=0.0, shadow_prices={}, constraints=())

@@ -30,7 +30,8 @@ def plan_report(model: Path, recipe: Recipe, scores: Path | None = None) -> dict
     prepared.check()
     kinds = {"smallest": prepared.extreme(largest=False), "as_stored": prepared.lossless()}
     for name, encodings in kinds.items():
-        ledger = prepared.ledger(encodings, prepared.kv_choices()[-1 if name == "smallest" else 0], prepared.memory(encodings))
+        kv_dtype = prepared.kv_choices()[-1 if name == "smallest" else 0]
+        ledger = prepared.ledger(encodings, kv_dtype, prepared.memory(encodings, kv_dtype))
         report[name] = msgspec.to_builtins(ledger)
     if scores is not None:
         choice = choose(prepared, _recorded(prepared, scores))

@@ -54,9 +54,16 @@ class Prepared:
         """KV dtypes that the search may use."""
         return KV_AUTO if self.recipe.kv_dtype == "auto" else (self.recipe.kv_dtype,)
 
-    def memory(self, encodings: Mapping[str, str]) -> MemoryPlan:
+    def memory(self, encodings: Mapping[str, str], kv_dtype: KVDtype) -> MemoryPlan:
         """The run-time peak beside weights and KV."""
-        return plan_memory(self.graph.with_encodings(encodings), self.target, self.recipe)
+        recipe = msgspec.structs.replace(self.recipe, kv_dtype=kv_dtype)
+        return plan_memory(self.graph.with_encodings(encodings), self.target, recipe)
+
+    def workspace_range(self, kv_dtype: KVDtype) -> tuple[int, int]:
+        """Workspace with every group at its smallest and at its largest option, sorted."""
+        ends = (self.memory(self.extreme(largest, "resident_bytes"), kv_dtype).workspace_bytes for largest in (False, True))
+        low, high = sorted(ends)
+        return low, high
 
     def limits(self, kv_dtype: KVDtype, workspace: int) -> tuple[Limit, ...]:
         """The recipe's budgets, each with the bytes that no choice changes."""
@@ -101,8 +108,7 @@ class Prepared:
     def check(self) -> None:
         """InfeasibleError naming every budget that nothing meets."""
         kv = min(self.kv_choices(), key=lambda d: kv_bytes(self.slots(d), 1))
-        least = min(self.memory(self.extreme(largest, "resident_bytes")).workspace_bytes for largest in (False, True))
-        check_feasible(self.costs, self.limits(kv, least))
+        check_feasible(self.costs, self.limits(kv, self.workspace_range(kv)[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ def _small_bytes(graph: Graph, source: SourceCheckpoint) -> int:
 def choose(prepared: Prepared, table: ScoreTable) -> Choice:
     """The allocation and KV dtype with the least predicted KL under all budgets; `table` has scores.
 
-    Workspace depends a little on the formats: it is first taken at its largest, then the choice is solved again with its own.
+    Workspace depends a little on the formats: where a choice needs more than was set aside for it, it is solved again with that much.
     """
     best: tuple[float, Choice] | None = None
     failure: InfeasibleError | None = None
@@ -155,10 +161,10 @@ def choose(prepared: Prepared, table: ScoreTable) -> Choice:
 
 
 def _settled(prepared: Prepared, table: ScoreTable, kv_dtype: KVDtype) -> Choice:
-    workspace = max(prepared.memory(prepared.extreme(largest, "resident_bytes")).workspace_bytes for largest in (False, True))
+    workspace = prepared.workspace_range(kv_dtype)[0]
     while True:
         allocation = allocate(table, prepared.limits(kv_dtype, workspace))
-        memory = prepared.memory(allocation.encodings)
+        memory = prepared.memory(allocation.encodings, kv_dtype)
         if memory.workspace_bytes <= workspace:
             return Choice(allocation, kv_dtype, memory)
         workspace = memory.workspace_bytes
@@ -169,6 +175,6 @@ def feasible(prepared: Prepared) -> dict[str, tuple[int, int]]:
     recipe = msgspec.structs.replace(prepared.recipe, budget=0, weights_budget=0, max_artifact=0)
     asked = replace(prepared, recipe=recipe)
     small, large = asked.kv_choices()[-1], asked.kv_choices()[0]
-    low = asked.limits(small, asked.memory(asked.extreme(False, "resident_bytes")).workspace_bytes)
-    high = asked.limits(large, asked.memory(asked.extreme(True, "resident_bytes")).workspace_bytes)
+    low = asked.limits(small, asked.workspace_range(small)[0])
+    high = asked.limits(large, asked.workspace_range(large)[1])
     return {a.name: (feasible_range(asked.costs, a)[0], feasible_range(asked.costs, b)[1]) for a, b in zip(low, high, strict=True)}

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from .certificate import Certificate
 from .manifest import Manifest
 
-STRUCTS: dict[str, type[msgspec.Struct]] = {"manifest": Manifest}
+STRUCTS: dict[str, type[msgspec.Struct]] = {"certificate": Certificate, "manifest": Manifest}
 FOLDER = Path(__file__).parent / "json"
 
 

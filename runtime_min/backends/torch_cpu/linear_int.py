@@ -60,12 +60,18 @@ class IntMatrix:
 
     def rows(self, ids: Tensor) -> Tensor:
         """i64[n] -> f32[n, cols]."""
-        out = torch.empty(len(ids), self._cols)
         numbers = ids // BLOCK_ROWS
-        for number in set(numbers.tolist()):
+        used = set(numbers.tolist())
+        if len(used) == 1:
+            return self._rows_of(used.pop(), ids)
+        out = torch.empty(len(ids), self._cols)
+        for number in used:
             where = numbers == number
-            out[where] = self._blocks[number].rows(ids[where] - number * BLOCK_ROWS)[:, : self._cols]
+            out[where] = self._rows_of(number, ids[where])
         return out
+
+    def _rows_of(self, number: int, ids: Tensor) -> Tensor:
+        return self._blocks[number].rows(ids - number * BLOCK_ROWS)[:, : self._cols].contiguous()
 
     def _few(self, x: Tensor) -> Tensor:
         parts = [block.dot(x) for block in self._blocks]

@@ -43,7 +43,7 @@ class Plane:
     def codes(self, ids: Tensor) -> Tensor:
         """Codes of outputs `ids` i64[n]: u8[depth, n]."""
         shifts = (ids // self.per_position * self.bits).to(torch.uint8)
-        return (self.table.index_select(1, ids % self.per_position) >> shifts) & (2**self.bits - 1)
+        return (self.table.gather(1, (ids % self.per_position).expand(len(self.table), -1)) >> shifts) & (2**self.bits - 1)
 
 
 class PlaneSpan:

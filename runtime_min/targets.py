@@ -102,20 +102,47 @@ def resident_bytes(format_name: str, rows: int, cols: int, column_slabs: int = 1
 
 
 def scratch_bytes(format_name: str, rows: int, cols: int, tokens: int) -> int:
-    """Bound on the bytes that multiplying `tokens` inputs by a matrix [rows, cols] allocates, its result included."""
+    """Bytes that multiplying `tokens` inputs by a matrix [rows, cols] allocates at its worst, its result included; never less.
+
+    The inputs are taken to start where an allocation does (otherwise they are copied once more).
+    """
     fmt = get_format(format_name)
     codes = int_codes(fmt)
     if codes is None:
-        decoded = 0 if stored_type(fmt) == "f32" else 2 * 4 * cols * min(rows, max(1, SCRATCH // (4 * cols)))
-        return decoded + 2 * 4 * tokens * rows
-    width, groups, planes = max(block_widths(rows)), codes.groups(cols), len(codes.planes)
-    span = min(groups, codes.groups_per_span(width))
-    inputs, positions = span * codes.group, 8 // min(codes.planes)
-    spread = inputs * positions * plane_bytes(width, min(codes.planes)) if positions > 1 else 0
-    scales = 4 * span * width * (2 if codes.affine else 1)
-    if tokens <= FEW_TOKENS:
-        weights = 4 * tokens * (groups * codes.group + (1 + positions) * inputs)
-        sums = 4 * tokens * width * (span * planes + 2)
-        return spread + scales + weights + sums + 2 * 4 * tokens * sum(block_widths(rows))
-    tiled = math.ceil(tokens / TOKEN_TILE) * TOKEN_TILE
-    return spread + scales + 4 * width * inputs * planes + 4 * tiled * (groups * codes.group + sum(block_widths(rows)))
+        part = rows if stored_type(fmt) == "f32" else min(rows, max(1, SCRATCH // (4 * cols)))
+        decoded, result = 0 if stored_type(fmt) == "f32" else 4 * cols * part, 4 * tokens * rows
+        return decoded + result if part == rows else max(decoded + result, 2 * result)
+    few = tokens <= FEW_TOKENS
+    tiled = tokens if few else math.ceil(tokens / TOKEN_TILE) * TOKEN_TILE
+    depth, widths = codes.groups(cols) * codes.group, block_widths(rows)
+    padded = 4 * tiled * depth if (tiled, depth) != (tokens, cols) else 0
+    result = 4 * tiled * sum(widths)
+    inside = max(_dot_bytes(codes, w, depth, tokens) if few else _decode_bytes(codes, w, depth) for w in widths)
+    return padded + max(result + inside, 2 * result if few and len(widths) > 1 else 0)
+
+
+def _spread_bytes(bits: int, width: int, inputs: int) -> int:
+    """Codes of a plane, one per byte."""
+    return inputs * (8 // bits) * plane_bytes(width, bits) if bits < 8 else 0
+
+
+def _decode_bytes(codes: IntCodes, width: int, depth: int) -> int:
+    """Decoding one span: the values of a plane beside those of the planes before it, or all values beside the scales."""
+    inputs = min(depth, codes.groups_per_span(width) * codes.group)
+    values, scales = 4 * inputs * width, 4 * inputs // codes.group * width
+    planes = (values * (2 if n else 1) + _spread_bytes(bits, width, inputs) for n, bits in enumerate(codes.planes))
+    return max(*planes, values + scales * (2 if codes.affine else 1))
+
+
+def _dot_bytes(codes: IntCodes, width: int, depth: int, tokens: int) -> int:
+    """Multiplying through the codes of one span: as above with sums per group, and inputs repeated per code of a byte."""
+    inputs = min(depth, codes.groups_per_span(width) * codes.group)
+    groups = inputs // codes.group
+    sums, scales = 4 * tokens * groups * width, 4 * groups * width
+    planes = (
+        sums * (2 if n else 1) + _spread_bytes(bits, width, inputs) + 4 * tokens * inputs * (8 // bits) for n, bits in enumerate(codes.planes)
+    )
+    sum_of_inputs = 4 * tokens * groups
+    spans = -(-depth // inputs)
+    partial = 4 * tokens * width * min(2, spans - 1)  # the sum so far is the result; the last addend lives on in functools.reduce
+    return partial + max(*planes, sums + scales * (2 if codes.affine else 1) + sum_of_inputs)

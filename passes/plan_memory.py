@@ -25,10 +25,9 @@ I32, F32 = 4, 4
 
 
 def plan_memory(graph: Graph, target: Target, recipe: Recipe) -> MemoryPlan:
-    """The peak of the costliest chunk. Every param has an encoding, `recipe.context` is set."""
-    assert recipe.context is not None
-    dtype = "f16" if recipe.kv_dtype == "auto" else recipe.kv_dtype
-    slots = {s.slot: s for s in kv_slots(graph, recipe.context, recipe.block, dtype)}
+    """The peak of the costliest chunk. Every param has an encoding, the recipe a context and a KV dtype."""
+    assert recipe.context is not None and recipe.kv_dtype != "auto"  # noqa: PT018 (one precondition)
+    slots = {s.slot: s for s in kv_slots(graph, recipe.context, recipe.block, recipe.kv_dtype)}
     chunk = min([recipe.prefill_chunk, recipe.context, *(s.block for s in slots.values() if s.window)])
     full, rest = divmod(recipe.context, chunk)
     chunks = [((full - 1) * chunk, chunk)] + ([(full * chunk, rest)] if rest else [])
@@ -92,7 +91,7 @@ class _Run:
         assert isinstance(logits, int)
         return {
             "ids, positions": 2 * I32 * self.tokens,
-            "kernel tables": self.target.table_bytes(frozenset(self._loads())),
+            "kernel tables": self.target.table_bytes(frozenset(self._loads()), self.tokens),
             "rope tables": sum(2 * F32 * self.tokens * frequencies[name] for name, _ in ropes) + 8 * sum(frequencies.values()),
             "previous logits": F32 * logits if self.start else 0,
         }

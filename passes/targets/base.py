@@ -43,5 +43,5 @@ class Target:
     resident_bytes: Callable[[str, int, int], int]  # (format, rows, cols) of matrices that are loaded together
     vector_item_bytes: int  # of a norm weight or bias once loaded
     footprint: Callable[[Call], Footprint]
-    table_bytes: Callable[[frozenset[tuple[str, int, int]]], int]  # look-up tables kept for these (format, rows, cols) loads
+    table_bytes: Callable[[frozenset[tuple[str, int, int]], int], int]  # look-up tables kept for (format, rows, cols) loads and a number of tokens
     overhead_bytes: int  # of the runtime itself, stated and not measured

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 
 from ...artifacts.formats import FORMATS
-from ...runtime_min.targets import TAIL, block_widths, int_codes, scratch_bytes
+from ...runtime_min.targets import FEW_TOKENS, TAIL, block_widths, int_codes, scratch_bytes
 from ...schemas.kv import KV_ITEM_BYTES
 from .base import Call, Footprint, Shape
 
@@ -97,19 +97,23 @@ SPECIAL: dict[str, Callable[[Call], Footprint]] = {
 }
 
 
-def table_bytes(loads: frozenset[tuple[str, int, int]]) -> int:
-    """Masks and routes that the integer kernel keeps: per width of outputs and of codes, and per depth, for single tokens and for many."""
+def table_bytes(loads: frozenset[tuple[str, int, int]], tokens: int) -> int:
+    """Masks and routes that the integer kernel keeps: per width of outputs and of codes, and per depth; for decoding whole weights and for
+    products through the codes, of single tokens and of `tokens` where those are few."""
     masks: set[tuple[int, int]] = set()
     routes: set[tuple[int, int, int]] = set()
     for name, rows, cols in loads:
         codes = int_codes(FORMATS[name])
         for width in block_widths(rows) if codes else ():
             assert codes is not None
-            span = min(codes.groups(cols), codes.groups_per_span(width)) * codes.group
-            last = codes.groups(cols) * codes.group % span or span
-            masks |= {(bits, width) for bits in codes.planes}
-            routes |= {(bits, depth, codes.group) for bits in codes.planes for depth in (span, last)}
+            depth = codes.groups(cols) * codes.group
+            span = min(depth, codes.groups_per_span(width) * codes.group)
+            masks |= {(bits, width) for bits in codes.planes if bits < 8}
+            routes |= {(bits, inputs, codes.group) for bits in codes.planes for inputs in (span, depth % span or span)}
     kept = sum(8 // bits * MASK_RUN * (width * bits // 8 + TAIL) for bits, width in masks)
-    decode = {(bits, depth) for bits, depth, _ in routes}
-    kept += sum(2 * I32 * depth * 8 // bits for bits, depth in decode)
-    return kept + sum((2 * I32 + I32 // group) * depth * 8 // bits + I32 * depth * 8 // bits // group for bits, depth, group in routes)
+    kept += sum(2 * I32 * inputs * 8 // bits for bits, inputs in {route[:2] for route in routes})
+    times = 1 + (tokens if 1 < tokens <= FEW_TOKENS else 0)
+    for bits, inputs, group in routes:
+        one = inputs * 8 // bits
+        kept += 2 * (I32 * one if bits < 8 else 0) + times * I32 * (one + one // group)
+    return kept

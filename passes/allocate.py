@@ -2,7 +2,8 @@
 
 In: a ScoreTable and up to three limits. Out: formats, objective, a proved lower bound, and what one more byte of each budget would save.
 A multiple-choice knapsack, solved as a mixed-integer program by HiGHS and verified in exact integers: a choice that breaks a budget (the
-solver works in floating point) is cut off and the rest solved again. Ties go to fewer bytes, then to the lower format and group index.
+solver works in floating point) is cut off and the rest solved again. Of options that tie within a group the one with fewer bytes is taken,
+then the first; groups with equal options get theirs in index order.
 Refused: budgets that nothing meets (InfeasibleError, with the smallest feasible figure); `feasible_range` knows it from headers alone.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,9 +22,10 @@ from ..schemas.plan import BudgetName, Constraint, Solve
 from ..schemas.recipe import DENSE_BYTES
 from .score_table import GroupScores, Option, ScoreTable
 
-SCALE = 1e6  # the objective's range in the solver, whose absolute tolerance is 1e-6
-TIE = 1e-3  # of that range: what all bytes together may weigh, so that fewer bytes win where KL is equal
+OPTIMUM = 10.0  # what the objective is scaled to; the solver stops at an absolute gap of 1e-6
+TINY = 1e-12
 MAX_CUTS = 50
+INFEASIBLE = 2  # scipy's status
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,14 @@ def allocate(table: ScoreTable, limits: Sequence[Limit]) -> Allocation:
     """The best formats under `limits`; see module docstring."""
     check_feasible(table, limits)
     problem = _Problem(table.groups, tuple(limits))
-    picks, dual = problem.optimum()
+    relaxed, prices = problem.relaxed()
+    picks, dual = problem.optimum(relaxed)
     picks = _in_order(table.groups, picks)
     chosen = [g.options[k] for g, k in zip(table.groups, picks, strict=True)]
     objective = sum(o.predicted_kl for o in chosen)
-    bound = min(objective, max(0.0, dual))
+    bound = min(objective, max(0.0, relaxed * (1 - TINY), dual))
     used = tuple(Constraint(name=c.name, limit=c.limit, used=c.fixed + sum(map(c.of, chosen))) for c in limits)
     encodings = {name: option.format for group, option in zip(table.groups, chosen, strict=True) for name in group.params}
-    prices = problem.shadow_prices()
     return Allocation(encodings, Solve(objective=objective, bound=bound, gap=objective - bound, shadow_prices=prices, constraints=used))
 
 
@@ -101,16 +103,14 @@ def _in_order(groups: Sequence[GroupScores], picks: Sequence[int]) -> list[int]:
 
 
 class _Problem:
-    """The knapsack in the solver's units: bytes above each group's smallest, divided by their greatest common divisor."""
+    """The knapsack in the solver's units: bytes above each group's smallest, divided by their greatest common divisor; KL such that the
+    relaxation's optimum is OPTIMUM, because the solver's tolerance is absolute."""
 
     def __init__(self, groups: tuple[GroupScores, ...], limits: tuple[Limit, ...]) -> None:
         self.groups, self.limits = groups, limits
         self.vars = [(at, k) for at, g in enumerate(groups) for k in _useful(g, limits)]
         options = [groups[at].options[k] for at, k in self.vars]
-        kl = np.array([o.predicted_kl for o in options])
-        size = np.array([o.encoded_bytes + o.resident_bytes for o in options], float)
-        self.worst = sum(max(o.predicted_kl for o in g.options) for g in groups) or 1.0
-        self.objective = kl * (SCALE / self.worst) + size * (TIE / max(1.0, sum(self._largest_sizes())))
+        self.kl = np.array([o.predicted_kl for o in options])
         self.owner = np.array([at for at, _ in self.vars])
         self.rows, self.room, self.units = [], [], []
         for limit in limits:
@@ -121,41 +121,42 @@ class _Problem:
             self.room.append((limit.limit - limit.fixed - sum(least)) // unit)
             self.units.append(unit)
 
-    def _largest_sizes(self) -> list[int]:
-        return [max(o.encoded_bytes + o.resident_bytes for o in g.options) for g in self.groups]
+    def relaxed(self) -> tuple[float, dict[BudgetName, float]]:
+        """Optimum of the linear relaxation, and KL saved per extra byte of each budget."""
+        from scipy.optimize import linprog
 
-    def optimum(self) -> tuple[list[int], float]:
+        scale = OPTIMUM / max(self.kl.max(), TINY)
+        matrix, _, upper = self._matrix(())
+        n = len(self.rows)
+        byte_rows = (matrix[:n], upper[:n]) if n else (None, None)
+        result = linprog(self.kl * scale, *byte_rows, matrix[n:], upper[n:], bounds=(0, 1), method="highs")
+        if result.status == INFEASIBLE:
+            raise self._clash()
+        if result.status != 0:
+            raise PassError(f"allocate: the solver failed on the linear relaxation: {result.message}")
+        marginals = (max(0.0, -float(m)) / scale for m in result.ineqlin.marginals)
+        return float(result.fun) / scale, {c.name: m / u for c, m, u in zip(self.limits, marginals, self.units, strict=True)}
+
+    def optimum(self, relaxed: float) -> tuple[list[int], float]:
         """Option index per group and a lower bound of the predicted KL. InfeasibleError when only the budgets together can't be met."""
+        scale = OPTIMUM / max(relaxed, TINY * self.kl.max(), TINY)
         cuts: list[list[int]] = []
         while len(cuts) <= MAX_CUTS:
-            found, dual = self._milp(cuts)
+            found, dual = self._solve(self.kl * scale, cuts)
             if all(sum(row[v] for v in found) <= room for row, room in zip(self.rows, self.room, strict=True)):
-                return [self.vars[v][1] for v in found], (dual - TIE) * self.worst / SCALE
+                return [self.vars[v][1] for v in found], dual / scale
             cuts.append(found)
         raise PassError(f"allocate: the solver's answers broke a budget {MAX_CUTS} times; its tolerances do not fit this problem")
 
-    def _matrix(self, cuts: Sequence[Sequence[int]]):
-        """Byte rows, one-choice rows and cuts as (matrix, lower, upper)."""
-        from scipy.sparse import csr_array, vstack
-
-        n = len(self.vars)
-        one = csr_array((np.ones(n), (self.owner, np.arange(n))), shape=(len(self.groups), n))
-        cut_rows = np.zeros((len(cuts), n))
-        for row, cut in zip(cut_rows, cuts, strict=True):
-            row[cut] = 1
-        parts = [csr_array(np.array(self.rows, float).reshape(len(self.rows), n)), csr_array(cut_rows), one]
-        upper = np.concatenate([np.array(self.room, float), np.full(len(cuts), len(self.groups) - 1.0), np.ones(len(self.groups))])
-        lower = np.concatenate([np.full(len(self.rows) + len(cuts), -np.inf), np.ones(len(self.groups))])
-        return vstack([p for p in parts if p.shape[0]]).tocsr(), lower, upper
-
-    def _milp(self, cuts: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+    def _solve(self, objective: np.ndarray, cuts: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+        """One variable per group, and the solver's lower bound."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        constraints = LinearConstraint(*self._matrix(cuts))
-        result = milp(self.objective, constraints=constraints, integrality=1, bounds=Bounds(0, 1), options={"mip_rel_gap": 0.0})
-        if result.status == 2:
-            names = " and ".join(limit.name for limit in self.limits)
-            raise InfeasibleError(f"{names}: each can be met alone, but no allocation meets them together; raise one of them")
+        matrix, lower, upper = self._matrix(cuts)
+        constraints = LinearConstraint(matrix, lower, upper)  # pyright: ignore[reportArgumentType]  (its stubs know no arrays)
+        result = milp(objective, constraints=constraints, integrality=1, bounds=Bounds(0, 1), options={"mip_rel_gap": 0.0})
+        if result.status == INFEASIBLE:
+            raise self._clash()
         if result.x is None:
             raise PassError(f"allocate: the solver failed: {result.message}")
         best = np.full(len(self.groups), -1)
@@ -163,16 +164,20 @@ class _Problem:
             best[self.owner[v]] = v
         return best.tolist(), float(result.mip_dual_bound)
 
-    def shadow_prices(self) -> dict[BudgetName, float]:
-        """KL saved per extra byte of each budget, from the linear relaxation."""
-        if not self.limits:
-            return {}
-        from scipy.optimize import linprog
+    def _matrix(self, cuts: Sequence[Sequence[int]]) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Byte rows, cuts (not all of these together), one choice per group: (sparse matrix, lower, upper)."""
+        from scipy.sparse import csr_array, vstack
 
-        matrix, _, upper = self._matrix(())
-        n = len(self.rows)
-        result = linprog(self.objective, A_ub=matrix[:n], b_ub=upper[:n], A_eq=matrix[n:], b_eq=upper[n:], bounds=(0, 1), method="highs")
-        if result.status != 0:
-            raise PassError(f"allocate: the solver failed on the linear relaxation: {result.message}")
-        marginals = -result.ineqlin.marginals * (self.worst / SCALE)
-        return {c.name: max(0.0, float(m) / u) for c, m, u in zip(self.limits, marginals, self.units, strict=True)}
+        n, bytes_and_cuts = len(self.vars), np.zeros((len(self.rows) + len(cuts), len(self.vars)))
+        for at, row in enumerate(self.rows):
+            bytes_and_cuts[at] = row
+        for at, cut in enumerate(cuts, len(self.rows)):
+            bytes_and_cuts[at, cut] = 1
+        one = csr_array((np.ones(n), (self.owner, np.arange(n))), shape=(len(self.groups), n))
+        upper = [*self.room, *(len(self.groups) - 1 for _ in cuts), *(1 for _ in self.groups)]
+        lower = np.array([-np.inf] * len(bytes_and_cuts) + [1.0] * len(self.groups))
+        return vstack([csr_array(bytes_and_cuts), one]).tocsr(), lower, np.array(upper, float)
+
+    def _clash(self) -> InfeasibleError:
+        names = " and ".join(limit.name for limit in self.limits)
+        return InfeasibleError(f"{names}: each can be met alone, but no allocation meets them together; raise one of them")

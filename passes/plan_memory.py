@@ -26,7 +26,7 @@ I32, F32 = 4, 4
 
 def plan_memory(graph: Graph, target: Target, recipe: Recipe) -> MemoryPlan:
     """The peak of the costliest chunk. Every param has an encoding, the recipe a context and a KV dtype."""
-    assert recipe.context is not None and recipe.kv_dtype != "auto"  # noqa: PT018 (one precondition)
+    assert recipe.context is not None and recipe.kv_dtype != "auto"
     slots = {s.slot: s for s in kv_slots(graph, recipe.context, recipe.block, recipe.kv_dtype)}
     chunk = min([recipe.prefill_chunk, recipe.context, *(s.block for s in slots.values() if s.window)])
     full, rest = divmod(recipe.context, chunk)

@@ -61,12 +61,12 @@ def _embedding(call: Call) -> Footprint:
 
 
 def _linear(call: Call) -> Footprint:
-    """The kernel's own bound; with biases a new value per result."""
+    """The kernel's own bound, also for one token less, when inputs are padded to whole tiles; with biases a new value per result."""
     tokens, cols = prod(call.shapes[0][:-1]), call.shapes[0][-1]
     rows = sum(s[-1] for s in call.outs)
     width = rows if int_codes(FORMATS[call.format]) is None else sum(block_widths(rows))
     product, outs = F32 * tokens * width, tuple(map(size, call.outs))
-    peak = scratch_bytes(call.format, rows, cols, tokens)
+    peak = max(scratch_bytes(call.format, rows, cols, t) for t in {tokens, max(1, tokens - 1)})
     if not any(call.biased):
         return Footprint(peak, (product,))
     kept = tuple(o if b else product for o, b in zip(outs, call.biased, strict=True))  # a result without a bias keeps the product alive
@@ -75,7 +75,8 @@ def _linear(call: Call) -> Footprint:
 
 def _attention(call: Call) -> Footprint:
     """Keys and values as read, the permuted query, three times the scores (in softmax), distances and the mask."""
-    (_, t, n, _), (_, _, m, dk), dv, s = call.shapes[0], call.shapes[1], call.shapes[2][-1], call.keys
+    query, key, value, _, *extras = call.shapes  # extras: sinks, slopes
+    (_, t, n, _), (_, _, m, dk), dv, s = query, key, value[-1], call.keys
     out, item = size(call.outs[0]), KV_ITEM_BYTES[call.kv_dtype]
     read = s * m * (dk + dv)
     copies = F32 * read if call.kv_dtype != "f32" or call.gathered else 0
@@ -84,8 +85,8 @@ def _attention(call: Call) -> Footprint:
     scores, pairs = F32 * n * t * s, t * s
     softmax = 3 * scores + (I32 + 1) * pairs + 3 * F32 * n * t
     values = 2 * scores + (I32 + 1) * pairs + 2 * out
-    biased = 3 * scores + I32 * pairs if len(call.shapes) > 5 and call.shapes[5] else 0
-    return Footprint(max(stored, fetch, copies + 2 * I32 * s + size(call.shapes[0]) + max(softmax, values, biased)), (out,))
+    biased = 3 * scores + I32 * pairs if any(extras[1:]) else 0
+    return Footprint(max(stored, fetch, copies + 2 * I32 * s + size(query) + max(softmax, values, biased)), (out,))
 
 
 SPECIAL: dict[str, Callable[[Call], Footprint]] = {
@@ -113,7 +114,4 @@ def table_bytes(loads: frozenset[tuple[str, int, int]], tokens: int) -> int:
     kept = sum(8 // bits * MASK_RUN * (width * bits // 8 + TAIL) for bits, width in masks)
     kept += sum(2 * I32 * inputs * 8 // bits for bits, inputs in {route[:2] for route in routes})
     times = 1 + (tokens if 1 < tokens <= FEW_TOKENS else 0)
-    for bits, inputs, group in routes:
-        one = inputs * 8 // bits
-        kept += 2 * (I32 * one if bits < 8 else 0) + times * I32 * (one + one // group)
-    return kept
+    return kept + times * sum(I32 * (1 + group) * inputs * 8 // bits // group for bits, inputs, group in routes)

@@ -150,24 +150,29 @@ class _Span:
 
     def __init__(self, codes: IntCodes, planes: list[PlaneSpan], scale: Tensor, low: Tensor | None, start: int) -> None:
         self.start, self.stop = start, start + len(scale) * codes.group
-        self._codes, self._planes, self._scale, self._min = codes, planes, scale, low
+        self._codes, self._scale, self._min = codes, scale, low
         self._groups, self._width = scale.shape
+        self._high, *lower = planes
+        self._lower = list(zip(codes.planes[1:], lower, strict=True))
 
     def dot(self, x: Tensor) -> Tensor:
         """x f32[T, stop - start] -> f32[T, width]."""
-        sums = self._planes[0].sums(x).view(-1, self._groups, self._width)
-        for bits, plane in zip(self._codes.planes[1:], self._planes[1:], strict=True):
-            sums.mul_(2**bits).add_(plane.sums(x).view_as(sums))
-        scale = self._scale.float()
-        sums.mul_(scale)
+        total = self._plane_dot(self._high, x)
+        for bits, plane in self._lower:
+            total.mul_(2**bits).add_(self._plane_dot(plane, x))
         if self._min is not None:
-            sums.addcmul_(x.reshape(-1, self._groups, self._codes.group).sum(2, keepdim=True), self._centre_value(self._min, scale))
-        return sums.sum(1)
+            inputs = x.reshape(-1, self._groups, self._codes.group).sum(2)
+            total.add_((inputs[:, :, None] * self._centre_value(self._min, self._scale.float())).sum(1))
+        return total
+
+    def _plane_dot(self, plane: PlaneSpan, x: Tensor) -> Tensor:
+        scale = self._scale.view(self._groups, plane.positions, -1).transpose(0, 1)
+        return plane.sums(x).view(-1, *scale.shape).mul_(scale).sum(2).view(-1, self._width)
 
     def decode(self) -> Tensor:
         """Weights, transposed: f32[stop - start, width]."""
-        values = self._planes[0].values().view(self._groups, -1, self._width)
-        for bits, plane in zip(self._codes.planes[1:], self._planes[1:], strict=True):
+        values = self._high.values().view(self._groups, -1, self._width)
+        for bits, plane in self._lower:
             values.mul_(2**bits).add_(plane.values().view_as(values))
         scale = self._scale.float()
         values.mul_(scale[:, None])

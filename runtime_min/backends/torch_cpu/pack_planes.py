@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...targets import TAIL, plane_bytes
 
+_KERNEL = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
 _RUN = 8  # inputs that one inner loop of the AND covers; divides every group
 
 
@@ -50,6 +51,7 @@ class PlaneSpan:
     """The part of a plane for inputs [start, stop), as views that the kernel takes."""
 
     def __init__(self, plane: Plane, start: int, stop: int, group: int) -> None:
+        self.positions = 8 // plane.bits
         self._bits, self._group, self._depth = plane.bits, group, stop - start
         self._table = plane.table[start:stop]
         self._row_bytes = self._table.shape[1]
@@ -57,11 +59,10 @@ class PlaneSpan:
         self._mask = _mask(plane.bits, plane.per_position)
 
     def sums(self, x: Tensor) -> Tensor:
-        """Dot products per group with x f32[T, depth]: [T, groups, width] as f32[T groups positions, bytes]."""
-        inputs, rows, starts = _dot_route(self._bits, self._depth, self._group, len(x))
-        if inputs is not None:
-            x = x.index_select(1, inputs)
-        return _bag(self._spread(), rows, starts, x.reshape(-1))
+        """Dot products per group with x f32[T, depth]: f32[T positions groups, bytes]."""
+        rows, starts = _dot_route(self._bits, self._depth, self._group, len(x))
+        weights = torch.cat([x] * self.positions, 1) if self.positions > 1 else x
+        return _bag(self._spread(), rows, starts, weights.reshape(-1))
 
     def values(self) -> Tensor:
         """Codes minus the centre: [depth, width] as f32[depth positions, bytes]."""
@@ -76,7 +77,7 @@ class PlaneSpan:
 
 
 def _bag(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
-    return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(table, rows, starts, False, 0, False, weights, None, False)
+    return _KERNEL(table, rows, starts, False, 0, False, weights, None, False)
 
 
 @functools.lru_cache(maxsize=64)
@@ -97,13 +98,10 @@ def _row_numbers(bits: int, depth: int) -> Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _dot_route(bits: int, depth: int, group: int, tokens: int) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Bags in the order (token, group, position): inputs of one token's weights (None: as they are), table rows, bag starts; i32."""
-    numbers = _row_numbers(bits, depth)
-    positions = numbers.shape[1]
-    one = numbers.view(-1, group, positions).transpose(1, 2).reshape(-1)
-    inputs = torch.arange(depth).view(-1, 1, group).expand(-1, positions, -1).reshape(-1).int() if positions > 1 else None
-    return inputs, one.repeat(tokens).int(), torch.arange(0, tokens * len(one), group, dtype=torch.int32)
+def _dot_route(bits: int, depth: int, group: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Bags in the order (token, position, group): table rows and bag starts; i32."""
+    rows = _row_numbers(bits, depth).t().reshape(-1).repeat(tokens).int()
+    return rows, torch.arange(0, len(rows), group, dtype=torch.int32)
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,7 +21,6 @@ IDENTITIES: dict[str, Callable[[Node], bool]] = {
     "scale": lambda n: attrs_of(n)["by"] == 1,
     "shift": lambda n: attrs_of(n)["by"] == 0,
     "transpose": lambda n: list(attrs_of(n)["perm"]) == sorted(attrs_of(n)["perm"]),  # pyright: ignore[reportArgumentType]
-    "cast": lambda n: True,
     "reshape": lambda n: True,
     "slice": lambda n: True,
     "repeat": lambda n: True,

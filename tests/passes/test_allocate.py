@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from thinlm.passes.allocate import SCALE, TIE, Limit, allocate, check_feasible, feasible_range
+from thinlm.passes.allocate import Limit, allocate, check_feasible, feasible_range
 from thinlm.passes.score_table import GroupScores, Option, ScoreTable, decode_scores, encode_scores
 from thinlm.schemas.errors import InfeasibleError, UsageError
 
-TOLERANCE = 2 * TIE / SCALE  # of the worst total: what preferring fewer bytes may cost
+TOLERANCE = 2e-7  # relative: the solver's absolute gap over what the objective is scaled to
 
 
 def table(groups: list[list[tuple[float, int, int]]]) -> ScoreTable:
@@ -63,11 +64,9 @@ def test_brute_force_agrees(groups: list, shares: list[float], count: int) -> No
             allocate(scores, limits)
         return
     result = allocate(scores, limits)
-    worst = sum(max(o.predicted_kl for o in g.options) for g in scores.groups)
-    assert expected <= result.solve.objective + 1e-12
-    assert result.solve.objective <= expected + TOLERANCE * worst
-    assert result.solve.bound <= expected + 1e-12 * worst
-    assert 0 <= result.solve.gap <= 2 * TOLERANCE * worst + 1e-12
+    assert expected * (1 - 1e-12) <= result.solve.objective <= expected * (1 + TOLERANCE) + 1e-12
+    assert result.solve.bound <= expected * (1 + 1e-9) + 1e-12
+    assert 0 <= result.solve.gap <= TOLERANCE * expected + 1e-12
     assert {c.name: c.used for c in result.solve.constraints} == {c.name: used(scores, result.encodings, c) for c in limits}
     assert all(c.used <= c.limit for c in result.solve.constraints)
 
@@ -78,8 +77,7 @@ def test_more_budget_is_never_worse(groups: list, shares: list[float]) -> None:
     scores = table(groups)
     low, high = feasible_range(scores, weights(0))
     kls = [allocate(scores, [weights(int(low + s * (high - low)))]).solve.objective for s in sorted(shares)]
-    worst = sum(max(o.predicted_kl for o in g.options) for g in scores.groups)
-    assert all(b <= a + TOLERANCE * worst for a, b in itertools.pairwise(kls))
+    assert all(b <= a * (1 + TOLERANCE) + 1e-12 for a, b in itertools.pairwise(kls))
 
 
 def test_ties_prefer_fewer_bytes_then_lower_indices() -> None:
@@ -88,10 +86,6 @@ def test_ties_prefer_fewer_bytes_then_lower_indices() -> None:
     assert allocate(equal, []).encodings == {"p0": "f1", "q0": "f1"}
     across = table([[(0.5, 128, 0), (0.25, 256, 0)], [(0.5, 128, 0), (0.25, 256, 0)]])
     assert allocate(across, [weights(384)]).encodings == {"p0": "f0", "q0": "f0", "p1": "f1", "q1": "f1"}
-    # the same KL is reached with 1 or with 2 raised groups: fewer bytes
-    trade = table([[(0.4, 128, 0), (0.2, 256, 0)], [(0.4, 128, 0), (0.2, 256, 0)], [(0.4, 128, 0), (0.0, 256, 0)]])
-    assert allocate(trade, [weights(640)]).solve.constraints[0].used == 640
-    assert allocate(trade, [weights(512)]).encodings["p2"] == "f1"
 
 
 def test_no_limits_means_the_least_kl() -> None:
@@ -125,17 +119,19 @@ def test_budgets_that_only_clash_together() -> None:
 
 def test_a_real_size_is_solved_in_seconds() -> None:
     """160 groups of 14 formats with smooth trade-offs, as a 40-layer model has."""
-    bits = [2.25 + 0.5 * k for k in range(14)]
+    rng = np.random.default_rng(0)
     groups = []
     for g in range(160):
-        size, pain = 10**6 * (1 + g % 4), 0.01 * (1 + (g * 37 % 101) / 10)
-        groups.append([(pain * 4**-b, int(size * b / 8) // 128 * 128, int(size * max(b, 4) / 8)) for b in bits])
+        size, pain = 10**6 * (1 + g % 4), 0.01 * np.exp(rng.normal())
+        bits = np.linspace(2.25, 8.25, 14)
+        kl = pain * 4.0**-bits * np.exp(rng.normal(0, 0.1, 14))
+        groups.append([(float(k), int(size * b / 8) // 128 * 128, int(size * (b + 0.1) / 8)) for k, b in zip(kl, bits, strict=True)])
     scores = table(groups)
     low, high = feasible_range(scores, weights(0))
     limit = weights(low + (high - low) * 3 // 10)
     result = allocate(scores, [limit])
     assert result.solve.constraints[0].used <= limit.limit
-    assert result.solve.gap <= 1e-8 * result.solve.objective + 1e-9
+    assert result.solve.gap <= TOLERANCE * result.solve.objective
 
 
 def test_tables_read_back_and_refuse() -> None:

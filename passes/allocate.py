@@ -125,7 +125,7 @@ class _Problem:
         """Optimum of the linear relaxation, and KL saved per extra byte of each budget."""
         from scipy.optimize import linprog
 
-        scale = OPTIMUM / max(self.kl.max(), TINY)
+        scale = OPTIMUM / max(float(self.kl.max()), TINY)
         matrix, _, upper = self._matrix(())
         n = len(self.rows)
         byte_rows = (matrix[:n], upper[:n]) if n else (None, None)

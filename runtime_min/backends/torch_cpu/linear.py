@@ -39,6 +39,7 @@ class PackedLinear:
 
     def __init__(self, matrix: _Matrix, splits: tuple[int, ...], cols: int) -> None:
         self.splits = splits
+        self._rows = sum(splits)
         self.cols = cols
         self._matrix = matrix
 
@@ -70,7 +71,7 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         """x f32[..., cols] -> f32[..., rows]; a tuple, one per matrix, when several were loaded."""
-        y = self._matrix.multiply(x.reshape(-1, self.cols)).view(*x.shape[:-1], sum(self.splits))
+        y = self._matrix.multiply(x.reshape(-1, self.cols)).view(*x.shape[:-1], self._rows)
         return y if len(self.splits) == 1 else y.split(self.splits, -1)
 
     def rows(self, ids: Tensor) -> Tensor:

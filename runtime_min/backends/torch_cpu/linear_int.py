@@ -51,12 +51,12 @@ class IntMatrix:
 
     def multiply(self, x: Tensor) -> Tensor:
         """f32[M, cols] -> f32[M, rows]."""
-        tokens = len(x)
+        tokens = x.shape[0]
         if tokens <= FEW_TOKENS:
             y = self._few(torch.nn.functional.pad(x, (0, self._padding)) if self._padding else x)
         else:
             y = self._many(x)
-        return y if y.shape == (tokens, self._rows) else y[:tokens, : self._rows]
+        return y if y.shape[0] == tokens and self._width == self._rows else y[:tokens, : self._rows]
 
     def rows(self, ids: Tensor) -> Tensor:
         """i64[n] -> f32[n, cols]."""
@@ -152,27 +152,27 @@ class _Span:
         self.start, self.stop = start, start + len(scale) * codes.group
         self._codes, self._scale, self._min = codes, scale, low
         self._groups, self._width = scale.shape
-        self._high, *lower = planes
+        # each plane with the scales in the order of its sums, [positions, groups, bytes]
+        self._high, *lower = [(plane, scale.view(self._groups, plane.positions, -1).transpose(0, 1)) for plane in planes]
         self._lower = list(zip(codes.planes[1:], lower, strict=True))
 
     def dot(self, x: Tensor) -> Tensor:
         """x f32[T, stop - start] -> f32[T, width]."""
-        total = self._plane_dot(self._high, x)
-        for bits, plane in self._lower:
-            total.mul_(2**bits).add_(self._plane_dot(plane, x))
+        total = self._plane_dot(*self._high, x)
+        for bits, (plane, scale) in self._lower:
+            total.mul_(2**bits).add_(self._plane_dot(plane, scale, x))
         if self._min is not None:
             inputs = x.reshape(-1, self._groups, self._codes.group).sum(2)
             total.add_((inputs[:, :, None] * self._centre_value(self._min, self._scale.float())).sum(1))
         return total
 
-    def _plane_dot(self, plane: PlaneSpan, x: Tensor) -> Tensor:
-        scale = self._scale.view(self._groups, plane.positions, -1).transpose(0, 1)
+    def _plane_dot(self, plane: PlaneSpan, scale: Tensor, x: Tensor) -> Tensor:
         return plane.sums(x).view(-1, *scale.shape).mul_(scale).sum(2).view(-1, self._width)
 
     def decode(self) -> Tensor:
         """Weights, transposed: f32[stop - start, width]."""
-        values = self._high.values().view(self._groups, -1, self._width)
-        for bits, plane in self._lower:
+        values = self._high[0].values().view(self._groups, -1, self._width)
+        for bits, (plane, _) in self._lower:
             values.mul_(2**bits).add_(plane.values().view_as(values))
         scale = self._scale.float()
         values.mul_(scale[:, None])

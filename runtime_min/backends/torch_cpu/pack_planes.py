@@ -60,7 +60,7 @@ class PlaneSpan:
 
     def sums(self, x: Tensor) -> Tensor:
         """Dot products per group with x f32[T, depth]: f32[T positions groups, bytes]."""
-        rows, starts = _dot_route(self._bits, self._depth, self._group, len(x))
+        rows, starts = _dot_route(self._bits, self._depth, self._group, x.shape[0])
         weights = torch.cat([x] * self.positions, 1) if self.positions > 1 else x
         return _bag(self._spread(), rows, starts, weights.reshape(-1))
 

@@ -7,7 +7,7 @@ For each group of one row, with column weights h, minimise sum_j h_j (w_j - valu
 2. twice: round the best scale (and minimum) to f16, take the nearest codes, fit again
 3. keep whichever is better of the result and plain rounding
 Names: R rows, K groups, G columns of a group; arrays are [R, K, G]; a short last group is padded with zeros of weight 0.
-A scale is at least the smallest f16 above 0 where the group is not all zeros, and at most 65504 in magnitude.
+A scale is at least the smallest f16 above 0, except for weights far below it, and at most 65504 in magnitude.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ...artifacts.formats import Format, Parts
 
 BLOCK = 1 << 16  # weights worked on at a time: temporaries stay in a core's cache
 F16_MAX, F16_TINY = np.float32(65504), np.float32(2**-24)
+REACH = F16_MAX * 256  # no format reaches further; squares of larger weights would overflow
 REFITS = 2
 # bits -> how much of the covering range the codes span; below 1 leaves head room, above 1 clips the largest weights
 GRID = {
@@ -75,7 +76,7 @@ def round_groups(fmt: Format, w: np.ndarray, h: np.ndarray) -> Parts:
     step = max(1, BLOCK // cols)
     for r in range(0, rows, step):
         x = np.zeros((min(step, rows - r), groups * width), np.float32)
-        x[:, :cols] = w[r : r + step]
+        np.clip(w[r : r + step], -REACH, REACH, out=x[:, :cols])
         found = _search(x.reshape(-1, groups, width), h_KG, levels, GRID[fmt.bits])
         levels_RC = found.codes.reshape(len(x), -1)[:, :cols] - levels.low
         parts["codes"][r : r + step] = levels_RC.astype(np.uint8)
@@ -119,13 +120,14 @@ class _Fit:
         self.total = h.sum(-1)[:, None]  # [K, 1]; > 0, every column has weight
         self.mean = _dot(x, h) / self.total if levels.affine else np.zeros((*x.shape[:2], 1), np.float32)
         self.hx = h * (x - self.mean)
+        self.low, self.high = self._range() if levels.affine else _around_zero(np.abs(x).max(-1, keepdims=True))
+        self.alive = self.high - self.low > F16_TINY / 2  # smaller weights are nearer to their base than to any other number
 
     def plain(self) -> tuple[np.ndarray, np.ndarray]:
         """Scale and base of round-to-nearest over the group's range."""
         if self.levels.affine:
-            low, high = self._range()
-            return (high - low) / self.levels.high, low
-        return np.abs(self.x).max(-1, keepdims=True) / self.levels.high, np.zeros_like(self.mean)
+            return (self.high - self.low) / self.levels.high, self.low
+        return self.high / self.levels.high, np.zeros_like(self.mean)
 
     def best_of_grid(self, grid: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The fitted scale and base of the best grid point: [R, K, 1] each."""
@@ -145,11 +147,10 @@ class _Fit:
     def _starts(self, grid: tuple[float, ...]) -> Iterator[tuple[np.ndarray, np.ndarray | float]]:
         """(1 / scale, offset) per grid point: codes are nearest(x / scale + offset)."""
         if self.levels.affine:
-            low, high = self._range()
-            middle, cover = (low + high) / 2, _inverse((high - low) / self.levels.high)
+            middle, cover = (self.low + self.high) / 2, _inverse((self.high - self.low) / self.levels.high)
             yield from ((cover * t, self.levels.high / 2 - middle * cover * t) for t in grid)
             return
-        cover = _inverse(np.abs(self.x).max(-1, keepdims=True) / -self.levels.low)
+        cover = _inverse(self.high / -self.levels.low)
         signs = (1, -1) if self.levels.low + self.levels.high else (1,)
         yield from ((cover * np.float32(t * sign), 0.0) for t in grid for sign in signs)
 
@@ -188,10 +189,13 @@ class _Fit:
         return _Choice(codes, scale, base, _dot(np.multiply(wrong, wrong, out=wrong), self.h))
 
     def _f16_scale(self, scale: np.ndarray) -> np.ndarray:
-        """Nearest f16, never 0 where weights differ from the base, never infinite."""
+        """Nearest f16; never infinite, and 0 only where the group holds nothing but its base."""
         sign = np.where(scale < 0, np.float32(-1), np.float32(1))
-        alive = (self.hx != 0).any(-1, keepdims=True)
-        return np.where(alive, sign * np.maximum(np.abs(_f16(scale)), F16_TINY), 0).astype(np.float32)
+        return np.where(self.alive, sign * np.maximum(np.abs(_f16(scale)), F16_TINY), 0).astype(np.float32)
+
+
+def _around_zero(reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return -reach, reach
 
 
 def _f16(x: np.ndarray) -> np.ndarray:

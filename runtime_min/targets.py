@@ -39,8 +39,8 @@ class IntCodes:
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """Widths in bits, high bits of the code first."""
-        return tuple(w for w in (8, 4, 2, 1) if self.bits & w)
+        """Widths in bits, high bits of the code first. One plane of the next power of two: two planes hold 6 bits exactly but take twice the time."""
+        return (next(w for w in (1, 2, 4, 8) if w >= self.bits),)
 
     def groups(self, cols: int) -> int:
         """Scales per row."""

@@ -4,7 +4,7 @@
 2. gradients (gradients.py): mean squared gradient of the loss at each linear's output and at the embedding's, labels sampled from the
    model's own distribution; this holds the whole model and one window's activations in memory
 torch is imported here, lazily, and nowhere else in passes. Every window is one single-threaded task and results are added in window order,
-so the statistics do not depend on the number of threads.
+so the statistics do not depend on the number of threads (measured: torch's MKL keeps its bits at 16 tokens and more, 2026-11).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ...runtime_min.weights import Weights
 from ...schemas.graph import Graph
 from .options import Calibration, Progress
 from .stats import TableMoments
-from .tasks import constants, inputs_of, one_thread_each, run_node
+from .tasks import constants, inputs_of, one_thread_each, run_node, tensor
 
 Sums = dict[str, np.ndarray]  # summed squared gradients, by weight
 
@@ -26,7 +26,7 @@ def measure_gradients(
     graph: Graph, weights: Weights, windows: Sequence[np.ndarray], options: Calibration, progress: Progress
 ) -> tuple[Sums, dict[str, TableMoments]]:
     """(linear weight -> f64[out], embedding table -> its moments), both per token."""
-    loaded = constants(graph) | {p.name: torch.from_numpy(weights.f32(p.name)) for p in graph.params}
+    loaded = constants(graph) | {p.name: tensor(weights.f32(p.name)) for p in graph.params}
     total: dict[tuple[str, str], np.ndarray] = {}
     with one_thread_each(options.workers) as each:
         task = partial(_window, graph, loaded, options.seed)

@@ -17,7 +17,7 @@ from ...runtime_min.weights import Weights
 from ...schemas.graph import Graph, Node
 from .options import Calibration, Progress
 from .stats import InputMoments
-from .tasks import Map, constants, inputs_of, one_thread_each, run_node
+from .tasks import Map, constants, inputs_of, one_thread_each, run_node, tensor
 
 Values = dict[str, torch.Tensor]
 
@@ -40,7 +40,7 @@ def measure_inputs(
                     by_value[x] = (w, _moments([v[x] for v in live], options.max_gram, each))
                 found.setdefault(w, by_value[x])
             if run:
-                loaded = {i: torch.from_numpy(weights.f32(i)) for i in node.inputs if i in params}
+                loaded = {i: tensor(weights.f32(i)) for i in node.inputs if i in params}
                 list(each(partial(_step, node, shared | loaded), live))
             for name in node.inputs:
                 if last_use[name] == at and name not in params and name not in shared:

@@ -104,10 +104,10 @@ def save_stats(stats: Stats, path: Path) -> None:
 def load_stats(path: Path) -> Stats:
     """Read and check the file; InputError."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = msgspec.json.decode(arrays.pop("header").tobytes(), type=StatsHeader)
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile, msgspec.DecodeError) as e:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, msgspec.DecodeError) as e:
         raise InputError(f"{path}: not calibration statistics ({e})") from e
     if _digest(arrays) != header.arrays:
         raise InputError(f"{path}: calibration statistics are damaged: their digest is not the one stated")

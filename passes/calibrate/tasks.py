@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...runtime_min.backends.torch_cpu.ops import OPS
@@ -26,6 +27,11 @@ def one_thread_each(workers: int) -> Iterator[Map]:
             yield pool.map
     finally:
         torch.set_num_threads(threads)
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    """A copy where torch allocates: a matrix product's last bits depend on how its operands are aligned."""
+    return torch.from_numpy(array).clone()
 
 
 def run_node(node: Node, values: dict[str, torch.Tensor]) -> torch.Tensor:

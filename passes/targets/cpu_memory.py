@@ -109,8 +109,8 @@ def table_bytes(loads: frozenset[tuple[str, int, int]], tokens: int) -> int:
             assert codes is not None
             depth = codes.groups(cols) * codes.group
             span = min(depth, codes.groups_per_span(width) * codes.group)
-            masks |= {(bits, width) for bits in codes.planes if bits < 8}
-            routes |= {(bits, inputs, codes.group) for bits in codes.planes for inputs in (span, depth % span or span)}
+            masks |= {(codes.held_bits, width)} if codes.held_bits < 8 else set()
+            routes |= {(codes.held_bits, inputs, codes.group) for inputs in (span, depth % span or span)}
     kept = sum(8 // bits * MASK_RUN * (width * bits // 8 + TAIL) for bits, width in masks)
     kept += sum(2 * I32 * inputs * 8 // bits for bits, inputs in {route[:2] for route in routes})
     times = 1 + (tokens if 1 < tokens <= FEW_TOKENS else 0)

@@ -4,7 +4,7 @@ The torch CPU backend holds integer formats transposed and cut, so that one byte
 
   block   up to BLOCK_ROWS rows (outputs) of the matrix, padded with zero rows to a multiple of ROW_TILE: its `width`
   depth   inputs, padded with zeros to whole groups
-  plane   the codes' bits of one power-of-two width w (8; 4; 2; 1 - a 6-bit code is planes 4 and 2): u8[depth, width w / 8 + TAIL]
+  codes   u8[depth, width w / 8 + TAIL], a code in w bits: the next power of two of its own (splitting 6 bits into 4 and 2 takes twice the time)
   TAIL    two float32 that the kernel reads at the end of each byte row
   scales  f16[groups, width], and as many minima where the format is affine
 
@@ -38,9 +38,9 @@ class IntCodes:
     affine: bool
 
     @property
-    def planes(self) -> tuple[int, ...]:
-        """Widths in bits, high bits of the code first. One plane of the next power of two: two planes hold 6 bits exactly but take twice the time."""
-        return (next(w for w in (1, 2, 4, 8) if w >= self.bits),)
+    def held_bits(self) -> int:
+        """Bits that a code occupies."""
+        return next(w for w in (1, 2, 4, 8) if w >= self.bits)
 
     def groups(self, cols: int) -> int:
         """Scales per row."""
@@ -81,8 +81,8 @@ def block_widths(rows: int) -> list[int]:
     return [-(-min(BLOCK_ROWS, rows - r) // ROW_TILE) * ROW_TILE for r in range(0, rows, BLOCK_ROWS)]
 
 
-def plane_bytes(width: int, bits: int) -> int:
-    """Bytes of one input's codes in a plane, tail included."""
+def table_row_bytes(width: int, bits: int) -> int:
+    """Bytes of one input's codes of `bits` bits, tail included."""
     return width * bits // 8 + TAIL
 
 
@@ -97,8 +97,8 @@ def resident_bytes(format_name: str, rows: int, cols: int, column_slabs: int = 1
         again = 4 * (column_slabs - 1) if stored_type(fmt) == "f8e4m3" else 0
         return rows * (fmt.row_bytes(cols) + again)
     widths, groups = block_widths(rows), codes.groups(cols)
-    planes = sum(plane_bytes(width, w) for width in widths for w in codes.planes)
-    return groups * codes.group * planes + groups * sum(widths) * 2 * (2 if codes.affine else 1)
+    table_row = sum(table_row_bytes(width, codes.held_bits) for width in widths)
+    return groups * codes.group * table_row + groups * sum(widths) * 2 * (2 if codes.affine else 1)
 
 
 def scratch_bytes(format_name: str, rows: int, cols: int, tokens: int) -> int:
@@ -122,16 +122,15 @@ def scratch_bytes(format_name: str, rows: int, cols: int, tokens: int) -> int:
 
 
 def _spread_bytes(bits: int, width: int, inputs: int) -> int:
-    """Codes of a plane, one per byte."""
-    return inputs * (8 // bits) * plane_bytes(width, bits) if bits < 8 else 0
+    """A table with one code per byte."""
+    return inputs * (8 // bits) * table_row_bytes(width, bits) if bits < 8 else 0
 
 
 def _decode_bytes(codes: IntCodes, width: int, depth: int) -> int:
-    """Decoding one span: the values of a plane beside those of the planes before it, or all values beside the scales."""
+    """Decoding one span: its values beside the spread codes, or beside the scales."""
     inputs = min(depth, codes.groups_per_span(width) * codes.group)
     values, scales = 4 * inputs * width, 4 * inputs // codes.group * width
-    planes = (values * (2 if n else 1) + _spread_bytes(bits, width, inputs) for n, bits in enumerate(codes.planes))
-    return max(*planes, values + scales * (2 if codes.affine else 1))
+    return values + max(_spread_bytes(codes.held_bits, width, inputs), scales * (2 if codes.affine else 1))
 
 
 def _dot_bytes(codes: IntCodes, width: int, depth: int, tokens: int) -> int:
@@ -139,10 +138,8 @@ def _dot_bytes(codes: IntCodes, width: int, depth: int, tokens: int) -> int:
     inputs = min(depth, codes.groups_per_span(width) * codes.group)
     groups = inputs // codes.group
     sums, scales = 4 * tokens * groups * width, 4 * groups * width
-    planes = (
-        sums * (2 if n else 1) + _spread_bytes(bits, width, inputs) + 4 * tokens * inputs * (8 // bits) for n, bits in enumerate(codes.planes)
-    )
+    spread = _spread_bytes(codes.held_bits, width, inputs) + 4 * tokens * inputs * (8 // codes.held_bits)
     sum_of_inputs = 4 * tokens * groups
     spans = -(-depth // inputs)
     partial = 4 * tokens * width * min(2, spans - 1)  # the sum so far is the result; the last addend lives on in functools.reduce
-    return partial + max(*planes, sums + scales * (2 if codes.affine else 1) + sum_of_inputs)
+    return partial + sums + max(spread, scales * (2 if codes.affine else 1) + sum_of_inputs)

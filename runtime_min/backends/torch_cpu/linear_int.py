@@ -1,4 +1,4 @@
-"""Integer formats of any width: codes in planes (pack_planes.py), scales as stored, blocks of rows (targets.py has layout and sizes).
+"""Integer formats: tables of codes (pack_codes.py), scales as stored, blocks of rows (targets.py has layout and sizes).
 
 Few tokens multiply through the codes, where a scale applies once per group instead of once per weight. Many tokens decode a span of
 groups into float32 and use one matrix product, whose bits don't depend on threads at whole tiles and aligned addresses (tested: MKL).
@@ -17,7 +17,7 @@ from ....artifacts.formats import Format
 from ....schemas.encoding import Slab
 from ....schemas.errors import InputError
 from ...targets import BLOCK_ROWS, FEW_TOKENS, TOKEN_TILE, IntCodes, block_widths
-from .pack_planes import Plane, PlaneSpan
+from .pack_codes import CodeSpan, CodeTable
 
 _ALIGN = 64  # bytes
 
@@ -90,14 +90,12 @@ class IntMatrix:
 
 
 class _Block:
-    """`width` outputs: planes of codes (high bits first), scale and min f16[groups, width]."""
+    """`width` outputs: a table of codes, scale and min f16[groups, width]."""
 
     def __init__(self, codes: IntCodes, groups: int, width: int) -> None:
         self.width = width
         self._codes = codes
-        self._shifts = [sum(codes.planes[i + 1 :]) for i in range(len(codes.planes))]
-        centres = [codes.centre / 2 ** self._shifts[0]] + [0.0] * len(codes.planes)
-        self._planes = [Plane(bits, width, groups * codes.group, c) for bits, c in zip(codes.planes, centres, strict=False)]
+        self._table = CodeTable(codes.held_bits, width, groups * codes.group, codes.centre)
         self._scale = torch.zeros(groups, width, dtype=torch.float16)
         self._min = torch.zeros(groups, width, dtype=torch.float16) if codes.affine else None
         step = codes.groups_per_span(width)
@@ -105,12 +103,11 @@ class _Block:
 
     @property
     def nbytes(self) -> int:
-        return sum(p.table.nbytes for p in self._planes) + self._scale.nbytes + (0 if self._min is None else self._min.nbytes)
+        return self._table.table.nbytes + self._scale.nbytes + (0 if self._min is None else self._min.nbytes)
 
     def fill(self, row: int, col: int, parts: dict[str, np.ndarray]) -> None:
         """Place codes [rows, cols], scale and min [rows, groups] at (row, col)."""
-        for plane, shift in zip(self._planes, self._shifts, strict=True):
-            plane.fill(row, col, (parts["codes"] >> shift) & (2**plane.bits - 1))
+        self._table.fill(row, col, parts["codes"])
         group = col // self._codes.group
         for name, held in (("scale", self._scale), ("min", self._min)):
             if held is not None:
@@ -130,8 +127,7 @@ class _Block:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the block as the format decodes them: i64[n] -> f32[n, depth]."""
-        codes = functools.reduce(torch.bitwise_or, (p.codes(ids) << s for p, s in zip(self._planes, self._shifts, strict=True)))
-        values = codes.float().view(-1, self._codes.group, len(ids))
+        values = self._table.codes(ids).float().view(-1, self._codes.group, len(ids))
         if self._min is None:
             values.sub_(self._codes.centre)
         values.mul_(self._scale[:, ids].float()[:, None])
@@ -141,39 +137,31 @@ class _Block:
 
     def _span(self, g0: int, g1: int) -> _Span:
         group = self._codes.group
-        planes = [PlaneSpan(plane, g0 * group, g1 * group, group) for plane in self._planes]
-        return _Span(self._codes, planes, self._scale[g0:g1], None if self._min is None else self._min[g0:g1], g0 * group)
+        span = CodeSpan(self._table, g0 * group, g1 * group, group)
+        return _Span(self._codes, span, self._scale[g0:g1], None if self._min is None else self._min[g0:g1], g0 * group)
 
 
 class _Span:
     """Inputs [start, stop) of a block: whole groups, few enough to be decoded at a time."""
 
-    def __init__(self, codes: IntCodes, planes: list[PlaneSpan], scale: Tensor, low: Tensor | None, start: int) -> None:
+    def __init__(self, codes: IntCodes, span: CodeSpan, scale: Tensor, low: Tensor | None, start: int) -> None:
         self.start, self.stop = start, start + len(scale) * codes.group
-        self._codes, self._scale, self._min = codes, scale, low
+        self._codes, self._span, self._scale, self._min = codes, span, scale, low
         self._groups, self._width = scale.shape
-        # each plane with the scales in the order of its sums, [positions, groups, bytes]
-        self._high, *lower = [(plane, scale.view(self._groups, plane.positions, -1).transpose(0, 1)) for plane in planes]
-        self._lower = list(zip(codes.planes[1:], lower, strict=True))
+        self._scale_of_sums = scale.view(self._groups, span.positions, -1).transpose(0, 1)  # [positions, groups, bytes]
 
     def dot(self, x: Tensor) -> Tensor:
         """x f32[T, stop - start] -> f32[T, width]."""
-        total = self._plane_dot(*self._high, x)
-        for bits, (plane, scale) in self._lower:
-            total.mul_(2**bits).add_(self._plane_dot(plane, scale, x))
+        scale = self._scale_of_sums
+        total = self._span.sums(x).view(-1, *scale.shape).mul_(scale).sum(2).view(-1, self._width)
         if self._min is not None:
             inputs = x.reshape(-1, self._groups, self._codes.group).sum(2)
             total.add_((inputs[:, :, None] * self._centre_value(self._min, self._scale.float())).sum(1))
         return total
 
-    def _plane_dot(self, plane: PlaneSpan, scale: Tensor, x: Tensor) -> Tensor:
-        return plane.sums(x).view(-1, *scale.shape).mul_(scale).sum(2).view(-1, self._width)
-
     def decode(self) -> Tensor:
         """Weights, transposed: f32[stop - start, width]."""
-        values = self._high[0].values().view(self._groups, -1, self._width)
-        for bits, (plane, _) in self._lower:
-            values.mul_(2**bits).add_(plane.values().view_as(values))
+        values = self._span.values().view(self._groups, -1, self._width)
         scale = self._scale.float()
         values.mul_(scale[:, None])
         if self._min is not None:

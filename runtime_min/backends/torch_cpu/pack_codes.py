@@ -1,4 +1,4 @@
-"""Planes: codes of a power-of-two width packed so that torch's kernel for byte-coded embedding bags (FBGEMM) multiplies by them.
+"""Codes of 1, 2, 4 or 8 bits packed so that torch's kernel for byte-coded embedding bags (FBGEMM) multiplies by them.
 
 A bag sums table rows under weights. With the matrix transposed (a table row = one input, a column = one output) and the activations as
 weights, a bag over a quantisation group is the group's dot product with all outputs at once. The kernel is float32 inside and out, has the
@@ -18,23 +18,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...targets import TAIL, plane_bytes
+from ...targets import TAIL, table_row_bytes
 
 _KERNEL = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
 _RUN = 8  # inputs that one inner loop of the AND covers; divides every group
 
 
-class Plane:
-    """`bits` bits of each code of `width` outputs and `depth` inputs: u8[depth, width bits / 8 + TAIL]."""
+class CodeTable:
+    """Codes of `bits` bits of `width` outputs and `depth` inputs: u8[depth, width bits / 8 + TAIL]."""
 
     def __init__(self, bits: int, width: int, depth: int, centre: float) -> None:
         self.bits = bits
         self.per_position = width * bits // 8
-        self.table = torch.zeros(depth, plane_bytes(width, bits), dtype=torch.uint8)
+        self.table = torch.zeros(depth, table_row_bytes(width, bits), dtype=torch.uint8)
         self.table[:, -TAIL:] = torch.tensor(list(struct.pack("<ff", 1.0, -centre)), dtype=torch.uint8)
 
     def fill(self, row: int, col: int, codes: np.ndarray) -> None:
-        """Place codes u8[rows, cols] of this plane at (row, col)."""
+        """Place codes u8[rows, cols] at (row, col)."""
         n, stop = self.per_position, row + len(codes)
         table = self.table.numpy()[col : col + codes.shape[1]]
         for p in range(row // n, -(-stop // n)):
@@ -47,16 +47,16 @@ class Plane:
         return (self.table.gather(1, (ids % self.per_position).expand(len(self.table), -1)) >> shifts) & (2**self.bits - 1)
 
 
-class PlaneSpan:
-    """The part of a plane for inputs [start, stop), as views that the kernel takes."""
+class CodeSpan:
+    """The part of a table for inputs [start, stop), as views that the kernel takes."""
 
-    def __init__(self, plane: Plane, start: int, stop: int, group: int) -> None:
-        self.positions = 8 // plane.bits
-        self._bits, self._group, self._depth = plane.bits, group, stop - start
-        self._table = plane.table[start:stop]
+    def __init__(self, codes: CodeTable, start: int, stop: int, group: int) -> None:
+        self.positions = 8 // codes.bits
+        self._bits, self._group, self._depth = codes.bits, group, stop - start
+        self._table = codes.table[start:stop]
         self._row_bytes = self._table.shape[1]
         self._runs = self._table.view(-1, 1, _RUN * self._row_bytes)
-        self._mask = _mask(plane.bits, plane.per_position)
+        self._mask = _mask(codes.bits, codes.per_position) if codes.bits < 8 else None
 
     def sums(self, x: Tensor) -> Tensor:
         """Dot products per group with x f32[T, depth]: f32[T positions groups, bytes]."""
@@ -71,7 +71,7 @@ class PlaneSpan:
 
     def _spread(self) -> Tensor:
         """The table with one code per byte; its rows' order is that of _row_numbers."""
-        if self._bits == 8:
+        if self._mask is None:
             return self._table
         return torch.bitwise_and(self._runs, self._mask).view(-1, self._row_bytes)
 

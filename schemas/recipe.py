@@ -21,6 +21,7 @@ from .kv import KVDtype
 
 UNITS = {"": 1, "B": 1} | {p + s: b**e for e, p in enumerate("KMGT", 1) for s, b in (("iB", 1024), ("B", 1000))}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*|%)")
+MAX_TEXT = 64  # characters of an amount
 DENSE_BYTES = 2  # a percentage is of this many bytes per logical parameter
 
 
@@ -66,6 +67,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"{field}: {value} must be at least 1")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError("seed: must be from 0 to 2^63 - 1")
         if len(set(self.candidates)) != len(self.candidates):
             raise ValueError(f"candidates: a format is listed twice in {list(self.candidates)}")
         for field in BUDGETS:
@@ -82,14 +85,14 @@ PERCENT_BUDGETS = ("weights_budget",)
 
 def parse_bytes(text: str, logical_parameters: int | None = None) -> int:
     """Bytes meant by `text`, rounded down; UsageError. A percentage needs the number of logical parameters."""
-    match = _AMOUNT.fullmatch(text.strip())
+    match = _AMOUNT.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     amount, unit = (Fraction(match[1]), match[2]) if match else (Fraction(0), "?")
     if unit == "%":
         if logical_parameters is None:
             raise UsageError(f"{text!r}: a percentage is of the weights' bytes, so only the weights budget takes one")
         return int(amount * logical_parameters * DENSE_BYTES / 100)
     if unit not in UNITS:
-        raise UsageError(f"{text!r} is not a number of bytes; write for example 6.6GiB, 900MB, 123456 or 36%")
+        raise UsageError(f"{text[:MAX_TEXT]!r} is not a number of bytes; write for example 6.6GiB, 900MB, 123456 or 36%")
     return int(amount * UNITS[unit])
 
 
@@ -113,7 +116,7 @@ def read_recipe(path: Path) -> Recipe:
             raise UsageError(f"{path}: a recipe is a .json, .yaml or .yml file")
     except OSError as e:
         raise UsageError(f"{path}: can't be read ({e.strerror})") from e
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise UsageError(f"{path}: {e}") from e
     except ImportError as e:
         raise UsageError(f"{path}: reading YAML needs the compile extra (pip install 'thinlm[compile]'), or write the recipe as JSON") from e

@@ -30,6 +30,10 @@ class KVSlot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block: int
     blocks: int
 
+    def __post_init__(self) -> None:
+        if min(self.heads, self.key_dim, self.value_dim, self.block, self.blocks) < 1 or min(self.slot, self.window) < 0:
+            raise ValueError(f"KV slot {self.slot}: sizes must be at least 1, slot and window at least 0")
+
     @property
     def capacity(self) -> int:
         """Positions that one sequence can hold."""

@@ -111,6 +111,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ledger: Ledger
 
     def __post_init__(self) -> None:
+        if min(self.context, self.batch, self.memory.prefill_chunk) < 1:
+            raise ValueError("context, batch and prefill_chunk must be at least 1")
         if self.ledger.parts != self.ledger.total_device_bytes:
             raise ValueError(f"ledger: parts sum to {self.ledger.parts}, total_device_bytes says {self.ledger.total_device_bytes}")
 

@@ -15,6 +15,7 @@ import msgspec
 
 from ..schemas.canonical import as_struct, parse_canonical
 from ..schemas.errors import ArtifactError, InputError
+from ..schemas.graph import DTYPES
 from ..schemas.manifest import FEATURES, SCHEMA, FileEntry, Manifest
 from .formats import FORMATS
 from .identity import payload_root, sha256_hex
@@ -26,7 +27,6 @@ WEIGHT_PATH = "weights/{:05d}.safetensors"
 LIMITS = {MANIFEST: 64 << 20, INDEX: 1 << 30, GRAPH: 256 << 20, PLAN: 64 << 20}
 FILE_LIMIT = 256 << 20  # a tokenizer file, or an attestation
 _DIGEST = re.compile("[0-9a-f]{64}")
-_DTYPES = ("bf16", "f16", "f32")
 
 
 def a05_canonical_manifest(store: Store) -> tuple[bytes, Any]:
@@ -107,8 +107,8 @@ def a15_tensors(store: Store, manifest: Manifest) -> None:
     """A-15: tensors are named once and have a plain dtype; formats are keyed by name, all used, and a name that we know means our format."""
     names = [tensor.name for tensor in manifest.tensors]
     used = {tensor.encoding for tensor in manifest.tensors}
-    if len(set(names)) != len(names) or {tensor.dtype for tensor in manifest.tensors} - set(_DTYPES):
-        raise ArtifactError("A-15", f"{store.path}: a tensor is listed twice, or its dtype is none of {_DTYPES}")
+    if len(set(names)) != len(names) or {tensor.dtype for tensor in manifest.tensors} - set(DTYPES):
+        raise ArtifactError("A-15", f"{store.path}: a tensor is listed twice, or its dtype is none of {DTYPES}")
     if used != set(manifest.formats):
         raise ArtifactError("A-15", f"{store.path}: formats {sorted(manifest.formats)} are described, {sorted(used)} are used")
     for key, spec in manifest.formats.items():

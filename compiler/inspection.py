@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def artifact_report(path: Path) -> dict[str, Any]:
     m = artifact.manifest
     parameters: Counter[str] = Counter()
     for t in m.tensors:
-        parameters[t.encoding] += size_of(t.shape)
+        parameters[t.encoding] += prod(t.shape)
     return {
         "kind": "artifact",
         "artifact_id": artifact.artifact_id,
@@ -76,14 +77,6 @@ def model_report(path: Path) -> dict[str, Any]:
 def graph_at(path: Path, artifact: bool) -> Graph:
     """The verified graph of an artifact or a checkpoint."""
     return graph_of(open_artifact(path)) if artifact else open_checkpoint(path)[0]
-
-
-def size_of(shape: tuple[int, ...]) -> int:
-    """Number of elements."""
-    n = 1
-    for d in shape:
-        n *= d
-    return n
 
 
 def _kind(attrs: dict[str, Any]) -> str:

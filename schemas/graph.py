@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 Dim = int | str
 AttrValue = int | float | bool | str | tuple[int | str, ...]
 
-DTYPES = ("bf16", "f16", "f32")  # how a source stores a weight
+DTYPES = ("bf16", "f16", "f32")  # how a source stores a weight; each has the number format `<dtype>/1`
 # What a weight does; decides which formats it may take (LOSSLESS_ROLES) and how it is paged (FFN_ROLES).
 ROLES = ("embed", "head", "q", "k", "v", "o", "gate", "up", "down", "norm", "bias")
 LOSSLESS_ROLES = frozenset({"norm", "bias"})
@@ -63,10 +64,7 @@ class Param:
     @property
     def size(self) -> int:
         """Number of logical weights."""
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

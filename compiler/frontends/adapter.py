@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import FrontendError
-from ...schemas.graph import Graph
+from ...schemas.graph import DTYPES, Graph
 from ...schemas.verify import checked
 from .blocks import Config, build
 from .config_reader import ConfigReader
 from .hf_dir import Folder
-from .source import DTYPES, Binding, SourceCheckpoint
+from .source import Binding, SourceCheckpoint
 
 Row = tuple[str, str | None]
 SHOWN = 3

@@ -20,7 +20,6 @@ from ...schemas.encoding import Slab
 from ...schemas.errors import InputError
 from .hf_dir import Folder
 
-DTYPES = ("bf16", "f16", "f32")  # stored dtypes of weights; each has the number format `<dtype>/1`
 SLAB_BYTES = 4 << 20
 
 Range = tuple[int, int]

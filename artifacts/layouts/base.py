@@ -64,10 +64,6 @@ class Slot:
     def region(self, k: int) -> Region:
         return region(self.tensor.shape, self.layout, k)
 
-    def slab_bytes(self, k: int) -> int:
-        """Bytes of slab k, without padding."""
-        return self.region(k).nbytes(self.tensor.format)
-
     def offset(self, k: int) -> int:
         """Byte of the page at which slab k starts."""
         return self.layout.tail_offset if k == slab_count(self.tensor.shape, self.layout) - 1 else self.layout.offset

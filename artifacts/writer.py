@@ -113,7 +113,8 @@ class ArtifactWriter:
         remove(self._journal.path)
 
     def _restart(self) -> None:
-        """Empty weight files of their full size (sparse), with their headers."""
+        """Empty weight files of their full size (sparse), with their headers. The old journal goes first: it must never outlive its pages."""
+        remove(self._journal.path)
         remove(self.folder)
         (self.folder / "weights").mkdir(parents=True)
         for n, file in enumerate(self._table.files):

@@ -32,11 +32,15 @@ class Attestations:
             raise InputError(f"{self.store.path}: no attestation {name!r}; there are {self.names()}")
         return read_file(store, ATTEST + name, FILE_LIMIT)
 
+    def require_folder(self) -> None:
+        """InputError when nothing can be added, because the artifact is packed."""
+        if not isinstance(self.store, FolderStore):
+            raise InputError(f"{self.store.path}: a packed artifact is not changed; `thinc unpack` it, add to the folder, pack it again")
+
     def add(self, name: str, data: bytes) -> None:
         """Write or replace one file, atomically."""
         a02_plain_path(ATTEST + name)
-        if not isinstance(self.store, FolderStore):
-            raise InputError(f"{self.store.path}: a packed artifact is not changed; unpack it, add {name!r}, pack it again")
+        self.require_folder()
         write_durable(self.store.path / ATTEST / name, data)
 
     def _now(self) -> Store:

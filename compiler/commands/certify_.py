@@ -27,6 +27,7 @@ def command(artifact: Path, source: Path, recipe_file: Path | None, device: str,
     from ..progress import for_terminal
 
     opened = open_artifact(artifact)
+    opened.attest.require_folder()  # measuring takes minutes
     prepared = prepare(source, recipe_from_dict(opened.manifest.provenance.recipe, f"{artifact}: recipe"))
     how = CertifyOptions(name=artifact.name, device=device, gate=read_recipe(recipe_file).gate if recipe_file else None)
     certificate = certify_artifact(opened, prepared, for_terminal(quiet=as_json), how)

@@ -1,7 +1,7 @@
 """NAME.thin <-> NAME.thin.zip. The two hold the same files, attest/ included; unpack(pack(x)) is x byte for byte.
 
 In: the path of an artifact, and where the other form goes (beside it by default). Out: that path.
-Refused: UsageError for a target that exists (without force) or a source of the wrong form; ArtifactError for an artifact that breaks a
+Refused: UsageError for a target that exists (without force) or lies in no folder, or a source of the wrong form; ArtifactError for an artifact that breaks a
 rule, before and after copying - what is published was read back and compared with its digests.
 """
 
@@ -29,9 +29,12 @@ def pack(path: Path, target: Path | None = None, *, force: bool = False) -> Path
     target = _target(target or path.with_name(path.name + SUFFIX), force)
     partial = target.with_name(f".{target.name}.partial")
     remove(partial)
-    write_packed(store, partial)
-    _require_intact(partial)
-    partial.replace(target)
+    try:
+        write_packed(store, partial)
+        _require_intact(partial)
+        partial.replace(target)
+    finally:
+        remove(partial)
     sync_folder(target.parent)
     return target
 
@@ -44,16 +47,21 @@ def unpack(path: Path, target: Path | None = None, *, force: bool = False) -> Pa
     target = _target(target or path.with_name(path.name.removesuffix(SUFFIX)), force)
     partial = target.with_name(f".{target.name}.partial")
     remove(partial)
-    for name in store.sizes:
-        _copy(store, name, partial / name)
-    _require_intact(partial)
-    publish_folder(partial, target)
+    try:
+        for name in store.sizes:
+            _copy(store, name, partial / name)
+        _require_intact(partial)
+        publish_folder(partial, target)
+    finally:
+        remove(partial)
     return target
 
 
 def _target(target: Path, force: bool) -> Path:
     if os.path.lexists(target) and not force:
         raise UsageError(f"{target} exists; choose another name or pass --force")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"{target}: the folder {target.absolute().parent} does not exist")
     return target
 
 

@@ -8,6 +8,7 @@ vocabulary, more positions than the context, a gap or overlap in `append`.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -144,9 +145,7 @@ class Session:
 
     def advance(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """As `append`, but only the last position's logits, float32 [V]."""
-        last = np.empty((0, 0), np.float32)
-        for last in self._append(ids, None, last_only=True):  # a list would keep every piece's logits alive
-            pass
+        (last,) = deque(self._append(ids, None, last_only=True), maxlen=1)  # a list would keep every piece's logits alive
         return last[-1]
 
     def _append(self, ids: Sequence[int] | np.ndarray, position: int | None, last_only: bool) -> Iterator[np.ndarray]:

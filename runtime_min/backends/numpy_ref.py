@@ -86,8 +86,9 @@ def _run(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, *args
     return fn([_plain(a, dtype) for a in args], attrs, **extra).astype(dtype)
 
 
-def _linear(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, x: np.ndarray, w: _Stored, *biases: Any) -> Any:
-    """A tuple for several weights, an array for one."""
-    given = [_plain(b, dtype) for b in biases] or [None] * len(w.names)
-    outs = [fn([x, a, b], attrs).astype(dtype) for a, b in zip(w.arrays(dtype), given, strict=True)]
+def _linear(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, x: np.ndarray, w: Any, *biases: Any) -> Any:
+    """A tuple for several weights, an array for one, which may also be a computed value."""
+    weights = w.arrays(dtype) if isinstance(w, _Stored) else (w,)
+    given = [_plain(b, dtype) for b in biases] or [None] * len(weights)
+    outs = [fn([x, a, b], attrs).astype(dtype) for a, b in zip(weights, given, strict=True)]
     return tuple(outs) if len(outs) > 1 else outs[0]

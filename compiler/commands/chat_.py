@@ -44,8 +44,11 @@ def command(artifact: Path, system: str | None, as_json: bool, **flags: Any) -> 
 
 
 def _next_line() -> str | None:
-    """The user's next message; None at an empty line or the end of input."""
+    """The user's next message; None at an empty line or the end of input. UsageError for bytes that are no text."""
     if sys.stdin.isatty():
         click.echo("> ", nl=False, err=True)
-    line = sys.stdin.readline().strip()
+    try:
+        line = sys.stdin.readline().strip()
+    except UnicodeDecodeError as e:
+        raise UsageError(f"standard input: can't be read as UTF-8 text ({e})") from e
     return line or None

@@ -12,13 +12,13 @@ import click
 from ...schemas.errors import UsageError
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to standard output.")
+device_option = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow).")
 _EXECUTION = (
-    click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow)."),
+    device_option,
     click.option("--context", type=click.IntRange(1), help="Positions to make room for [the plan's]."),
     click.option("--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), help="How keys and values are stored [the plan's]."),
     click.option("--uncertified", is_flag=True, help="Run in a mode that no certificate covers."),
 )
-device_option = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow).")
 artifact_argument = click.argument("artifact", type=click.Path(path_type=Path))
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 force_flag = click.option("--force", is_flag=True, help="Replace an existing target.")

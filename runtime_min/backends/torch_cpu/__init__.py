@@ -118,7 +118,7 @@ class _Dense:
 
 
 def _linear(x: Tensor, weight: Any, *biases: Tensor | None) -> Any:
-    y = weight(x)
+    y = torch.nn.functional.linear(x, weight) if isinstance(weight, Tensor) else weight(x)  # a computed weight is a tensor
     if all(b is None for b in biases):
         return y
     if isinstance(y, tuple):
@@ -130,7 +130,9 @@ def _embedding(ids: Tensor, table: Any) -> Tensor:
     return table.rows(ids.reshape(-1)).view(*ids.shape, -1)
 
 
-def _attention(attrs: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *rest: Tensor | None, key_positions: Tensor | None = None) -> Tensor:
+def _attention(
+    attrs: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *rest: Tensor | None, key_positions: Tensor | None = None
+) -> Tensor:
     if key_positions is None and not rest and q.shape[1] == 1:
         return ops.attend_all(q, k, v, attrs)
     return ops.attention((q, k, v, positions, *rest), attrs, key_positions)

@@ -1,8 +1,8 @@
 """NAME.thin <-> NAME.thin.zip. The two hold the same files, attest/ included; unpack(pack(x)) is x byte for byte.
 
 In: the path of an artifact, and where the other form goes (beside it by default). Out: that path.
-Refused: UsageError for a target that exists (without force) or lies in no folder, or a source of the wrong form; ArtifactError for an artifact that breaks a
-rule, before and after copying - what is published was read back and compared with its digests.
+Refused: UsageError for a target that exists (without force) or lies in no folder, or a source of the wrong form; ArtifactError for an
+artifact that breaks a rule, before and after copying - what is published was read back and compared with its digests.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python benchmarks/cpu_decode.py ARTIFACT SOURCE [--threads 2] [--tokens 128] [--rounds 5]
 
-Prints tokens per second (median and range) of each, and the ratio to the faster of transformers' bfloat16 and float32. Greedy, batch 1, 32 prompt tokens.
+Prints tokens per second (median and range) of each, and the ratio to the faster of transformers' bfloat16 and float32.
+Greedy, batch 1, 32 prompt tokens.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def test_sequences_share_no_block_and_freed_blocks_return() -> None:
     three.begin(4)
     keys, _, _ = three.extend(0, *tokens(7, 4))
     assert keys[0, 0, 0, 0] == 7
+    pool.free.insert(0, min(pool.owner))
     with pytest.raises(AssertionError, match="two owners"):
-        pool.free.insert(0, min(pool.owner))
         pool.take(9)
     with pytest.raises(AssertionError, match="stranger"):
         pool.give(sorted(pool.owner)[0], 12345)

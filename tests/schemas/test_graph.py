@@ -74,7 +74,7 @@ def test_groups_partition_the_params_that_have_a_choice(seed: int) -> None:
 
 
 def test_encodings_are_recorded() -> None:
-    graph = tiny_graph()
+    graph = tiny_graph(Dims())
     changed = graph.with_encodings({"embed": "int8-sym-g64/1"})
     assert changed.param_table()["embed"].encoding == "int8-sym-g64/1"
     assert changed.with_encodings({"embed": ""}) == graph
@@ -84,7 +84,7 @@ def test_encodings_are_recorded() -> None:
 
 
 def test_look_ups() -> None:
-    graph = tiny_graph()
+    graph = tiny_graph(Dims())
     assert graph.output("logits") == graph.nodes[-1].output
     with pytest.raises(KeyError):
         graph.output("nothing")
@@ -94,7 +94,7 @@ def test_look_ups() -> None:
 
 
 def test_graphs_are_immutable_and_hashable() -> None:
-    graph = tiny_graph()
+    graph = tiny_graph(Dims())
     with pytest.raises(FrozenInstanceError):
         graph.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
     assert hash(graph) == hash(replace(graph))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..artifacts.formats import FORMATS, Format
-from ..artifacts.layouts import StoredTensor, plan_pages
+from ..artifacts.layouts import PageGroup, StoredTensor, plan_pages
 from ..schemas.errors import UsageError
 from ..schemas.graph import Graph, Param, choice_groups
 from .score_table import GroupScores, Option, ScoreTable
@@ -37,9 +37,10 @@ def stored_tensor(param: Param, format_name: str) -> StoredTensor:
     return StoredTensor(param.name, param.shape, param.dtype, param.role, param.layer, FORMATS[format_name])
 
 
-def encoded_bytes(param: Param, format_name: str) -> int:
-    """Bytes of a param's pages. Slabs start at aligned offsets, so the pages of several tensors cost the sum of each alone."""
-    return plan_pages([stored_tensor(param, format_name)]).page_bytes
+def pages_of(param: Param, format_name: str) -> PageGroup:
+    """A param's pages as if it were alone. Slabs start at aligned offsets, so the pages of several tensors cost the sum of each."""
+    (group,) = plan_pages([stored_tensor(param, format_name)]).groups
+    return group
 
 
 def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequence[str]) -> GroupScores:
@@ -49,7 +50,7 @@ def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequen
     options = (
         Option(
             format=name,
-            encoded_bytes=sum(encoded_bytes(p, name) for p in params),
+            encoded_bytes=sum(pages_of(p, name).total_bytes for p in params),
             resident_bytes=sum(_resident(target, name, together) for together in _loads(graph, params)),
         )
         for name in useful
@@ -60,7 +61,9 @@ def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequen
 def _resident(target: Target, format_name: str, params: list[Param]) -> int:
     if len(params[0].shape) == 1:
         return target.vector_item_bytes * sum(p.size for p in params)
-    return target.resident_bytes(format_name, sum(p.shape[0] for p in params), params[0].shape[1])
+    pages = pages_of(params[0], format_name)
+    side_by_side = pages.count if pages.slots[0].layout.axis == 1 else 1
+    return target.resident_bytes(format_name, sum(p.shape[0] for p in params), params[0].shape[1], side_by_side)
 
 
 def _loads(graph: Graph, params: list[Param]) -> list[list[Param]]:

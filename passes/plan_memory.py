@@ -63,7 +63,8 @@ class _Run:
 
     def walk(self) -> _Peak:
         """Run the steps on sizes alone."""
-        peak, live = _Peak(), self._held()
+        held = self._held()
+        peak, live = _Peak(), dict(held)
         storage: dict[str, str] = {}  # value -> name of the storage that it lies in
         steps = list(self._steps())
         last = {name: at for at, group in enumerate(steps) for node in group for name in (*node.inputs, node.output)}
@@ -79,7 +80,7 @@ class _Run:
             live.update((node.output, made.out[n]) for n, node in enumerate(group[: len(made.out)]))
             for name in [name for name in storage if last[name] <= at]:
                 del storage[name]
-            for name in [name for name in live if name not in storage.values() and name not in self._held()]:
+            for name in [name for name in live if name not in storage.values() and name not in held]:
                 del live[name]
         return peak
 
@@ -87,13 +88,12 @@ class _Run:
         """What lives through the whole run: ids and positions, tables of the kernels and of rope, the previous chunk's logits."""
         ropes = {(n.inputs[2], attrs_of(n)["scale"]) for n in self.graph.nodes if n.op == "rope"}
         frequencies = {c.name: len(c.values) for c in self.graph.consts}
-        logits = self.types[self.graph.output("logits")].shape[-1]
-        assert isinstance(logits, int)
+        logits = next(group for group in self._steps() if self.graph.output("logits") in {n.output for n in group})
         return {
             "ids, positions": 2 * I32 * self.tokens,
             "kernel tables": self.target.table_bytes(frozenset(self._loads()), self.tokens),
             "rope tables": sum(2 * F32 * self.tokens * frequencies[name] for name, _ in ropes) + 8 * sum(frequencies.values()),
-            "previous logits": F32 * logits if self.start else 0,
+            "previous logits": sum(self._footprint(logits).out) if self.start else 0,
         }
 
     def _loads(self) -> Iterator[tuple[str, int, int]]:

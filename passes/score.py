@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from ..artifacts.formats import FORMATS, Format
-from ..artifacts.layouts import matrix_shape, plan_pages
+from ..artifacts.layouts import matrix_shape
 from ..runtime_min.weights import Weights
 from ..schemas.graph import Graph, Param
 from .calibrate.stats import InputMoments, Stats, TableMoments
-from .costs import stored_tensor
+from .costs import pages_of
 from .round import encode_slab
 from .score_table import GroupScores, ScoreTable
 
@@ -137,7 +137,5 @@ def _error_kl(param: Param, known: Sensitivity, fmt: Format, sample: tuple[np.nd
 
 def _column_cuts(param: Param, fmt: Format) -> Iterator[tuple[int, int]]:
     """The column ranges that the layout encodes on their own; rows are always independent."""
-    (group,) = plan_pages([stored_tensor(param, fmt.name)]).groups
-    (slot,) = group.slots
-    cuts = {(r.col0, r.col1) for r in map(slot.region, range(group.count))}
-    yield from sorted(cuts)
+    pages = pages_of(param, fmt.name)
+    yield from sorted({(r.col0, r.col1) for r in map(pages.slots[0].region, range(pages.count))})

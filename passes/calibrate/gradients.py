@@ -13,11 +13,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from ...runtime_min.parallel import one_thread_each
 from ...runtime_min.weights import Weights
 from ...schemas.graph import Graph
 from .options import Calibration, Progress
 from .stats import TableMoments
-from .tasks import constants, inputs_of, one_thread_each, run_node, tensor
+from .tasks import constants, inputs_of, run_node, tensor
 
 Sums = dict[str, np.ndarray]  # summed squared gradients, by weight
 

@@ -13,11 +13,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from ...runtime_min.parallel import Map, one_thread_each
 from ...runtime_min.weights import Weights
 from ...schemas.graph import Graph, Node
 from .options import Calibration, Progress
 from .stats import InputMoments
-from .tasks import Map, constants, inputs_of, one_thread_each, run_node, tensor
+from .tasks import constants, inputs_of, run_node, tensor
 
 Values = dict[str, torch.Tensor]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,20 +10,6 @@ import torch
 from ...runtime_min.backends.torch_cpu.ops import OPS
 from ...schemas.graph import Graph, Node
 from ...schemas.ops import attrs_of
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-
-
-@contextmanager
-def one_thread_each(workers: int) -> Iterator[Map]:
-    """A `map` over `workers` threads in which torch uses one thread per task; results come in order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:

@@ -40,7 +40,7 @@ class Target:
 
     name: str
     candidates: tuple[str, ...]  # formats that it executes fast, besides the weights as stored
-    resident_bytes: Callable[[str, int, int], int]  # (format, rows, cols) of matrices that are loaded together
+    resident_bytes: Callable[[str, int, int, int], int]  # (format, rows, cols, slabs side by side) of matrices that are loaded together
     vector_item_bytes: int  # of a norm weight or bias once loaded
     footprint: Callable[[Call], Footprint]
     table_bytes: Callable[[frozenset[tuple[str, int, int]], int], int]  # look-up tables kept for (format, rows, cols) loads and a number of tokens

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 
 from ...artifacts.formats import FORMATS
-from ...runtime_min.targets import FEW_TOKENS, TAIL, block_widths, int_codes, scratch_bytes
+from ...runtime_min.targets import FEW_TOKENS, TAIL, TOKEN_TILE, block_widths, int_codes, scratch_bytes
 from ...schemas.kv import KV_ITEM_BYTES
 from .base import Call, Footprint, Shape
 
@@ -64,8 +64,10 @@ def _linear(call: Call) -> Footprint:
     """The kernel's own bound, also for one token less, when inputs are padded to whole tiles; with biases a new value per result."""
     tokens, cols = prod(call.shapes[0][:-1]), call.shapes[0][-1]
     rows = sum(s[-1] for s in call.outs)
-    width = rows if int_codes(FORMATS[call.format]) is None else sum(block_widths(rows))
-    product, outs = F32 * tokens * width, tuple(map(size, call.outs))
+    product, outs = F32 * tokens * rows, tuple(map(size, call.outs))
+    if int_codes(FORMATS[call.format]) is not None:  # results come in whole tiles
+        tiled = tokens if tokens <= FEW_TOKENS else -(-tokens // TOKEN_TILE) * TOKEN_TILE
+        product = F32 * tiled * sum(block_widths(rows))
     peak = max(scratch_bytes(call.format, rows, cols, t) for t in {tokens, max(1, tokens - 1)})
     if not any(call.biased):
         return Footprint(peak, (product,))

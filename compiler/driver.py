@@ -28,7 +28,6 @@ from ..passes.pipeline import encode_pipeline, import_pipeline, print_pipeline, 
 from ..passes.relayout import orders_of
 from ..passes.round import encode_slab
 from ..passes.score import column_weights, measure
-from ..passes.score_table import ScoreTable, encode_scores
 from ..runtime_min.tokenizer import Tokenizer
 from ..schemas.canonical import canonical_bytes
 from ..schemas.certificate import Certificate
@@ -36,6 +35,7 @@ from ..schemas.errors import InfeasibleError, InputError, UsageError
 from ..schemas.graph import Graph
 from ..schemas.plan import Plan, Solve, encode_plan
 from ..schemas.recipe import Recipe
+from ..schemas.scores import ScoreTable, encode_scores
 from ..schemas.text import to_json
 from ..schemas.texts import Document, documents_digest, windows
 from .certification import CertifyOptions, certify_artifact

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from ..artifacts import open_artifact
-from ..passes.score_table import ScoreTable, decode_scores
 from ..schemas.errors import InputError, UsageError
 from ..schemas.recipe import Recipe, limits_of
+from ..schemas.scores import ScoreTable, decode_scores
 from .prepare import Prepared, choose, feasible, prepare
 
 

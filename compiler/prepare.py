@@ -17,13 +17,13 @@ from ..passes.allocate import Allocation, Limit, allocate, check_feasible, feasi
 from ..passes.costs import cost_table
 from ..passes.pipeline import PassRecord, import_pipeline, run_pipeline
 from ..passes.plan_memory import plan_memory
-from ..passes.score_table import ScoreTable
 from ..passes.targets import Target, get_target
 from ..schemas.errors import InfeasibleError
 from ..schemas.graph import Graph
 from ..schemas.kv import KVDtype, KVSlot, kv_bytes, kv_slots
 from ..schemas.plan import BudgetName, Ledger, MemoryPlan
 from ..schemas.recipe import Recipe, limits_of, resolve
+from ..schemas.scores import ScoreTable
 from .frontends import ModelInfo, SourceCheckpoint, open_checkpoint
 
 # Predicted KL of storing keys and values in less than float32, nats per token: the largest measured on the trained models (LOG.md, 2026-11).

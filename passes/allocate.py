@@ -20,7 +20,7 @@ import numpy as np
 from ..schemas.errors import InfeasibleError, PassError
 from ..schemas.plan import BudgetName, Constraint, Solve
 from ..schemas.recipe import DENSE_BYTES
-from .score_table import GroupScores, Option, ScoreTable
+from ..schemas.scores import GroupScores, Option, ScoreTable
 
 OPTIMUM = 10.0  # what the objective is scaled to; the solver stops at an absolute gap of 1e-6
 TINY = 1e-12

@@ -15,7 +15,7 @@ from ..artifacts.formats import FORMATS, Format
 from ..artifacts.layouts import PageGroup, StoredTensor, plan_pages
 from ..schemas.errors import UsageError
 from ..schemas.graph import Graph, Param, choice_groups
-from .score_table import GroupScores, Option, ScoreTable
+from ..schemas.scores import GroupScores, Option, ScoreTable
 from .targets import Target
 
 

@@ -20,10 +20,10 @@ from ..artifacts.formats import FORMATS, Format
 from ..artifacts.layouts import matrix_shape
 from ..runtime_min.weights import Weights
 from ..schemas.graph import Graph, Param
+from ..schemas.scores import GroupScores, ScoreTable
 from .calibrate.stats import InputMoments, Stats, TableMoments
 from .costs import pages_of
 from .round import encode_slab
-from .score_table import GroupScores, ScoreTable
 
 SAMPLE = 1 << 23  # weights of one tensor that are rounded per format
 UNSEEN = 0.5  # count given to every row of a table, so that rows which calibration never read count

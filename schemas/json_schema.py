@@ -12,9 +12,20 @@ from typing import Any
 import msgspec
 
 from .certificate import Certificate
+from .graph_json import GraphJson
 from .manifest import Manifest
+from .plan import Plan
+from .recipe import Recipe
+from .scores import ScoreTable
 
-STRUCTS: dict[str, type[msgspec.Struct]] = {"certificate": Certificate, "manifest": Manifest}
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "certificate": Certificate,
+    "graph": GraphJson,
+    "manifest": Manifest,
+    "plan": Plan,
+    "recipe": Recipe,
+    "scores": ScoreTable,
+}
 FOLDER = Path(__file__).parent / "json"
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from thinlm.passes.allocate import Limit, allocate, check_feasible, feasible_range
-from thinlm.passes.score_table import GroupScores, Option, ScoreTable, decode_scores, encode_scores
 from thinlm.schemas.errors import InfeasibleError, UsageError
+from thinlm.schemas.scores import GroupScores, Option, ScoreTable, decode_scores, encode_scores
 
 TOLERANCE = 2e-7  # relative: the solver's absolute gap over what the objective is scaled to
 

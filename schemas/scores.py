@@ -1,6 +1,6 @@
 """The file between measuring and allocating: what each format of each choice group costs in KL and in bytes.
 
-`costs.py` fills in the bytes from headers alone (every predicted KL is 0, `scored` is false); `score.py` adds the KL; `allocate.py` reads it.
+`passes/costs.py` fills in the bytes from headers alone (every predicted KL is 0, `scored` is false); `score.py` there adds the KL, `allocate.py` reads it.
 JSON, schema-checked: unknown keys and negative or non-finite numbers are refused with UsageError.
 """
 
@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from ..schemas.canonical import canonical_bytes
-from ..schemas.errors import UsageError
-from ..schemas.plan import GroupPlan
+from .canonical import canonical_bytes
+from .errors import UsageError
+from .plan import GroupPlan
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from ...runtime_min.model import Model
-from ...schemas.certificate import Check
+from ...schemas.certificate import Check, GateName
 
 METRICS = ("memory_peak", "memory_prediction")
+GATE: GateName = "CONFORMANCE"  # where they belong even when nothing judges them: without a budget, without a meter
 METERED = ("torch_cpu",)  # backends whose memory can be measured
 DECODE_STEPS = 2
 
@@ -22,7 +23,7 @@ def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, pred
     """Load with `load`, fill the context with ids from `ids`, decode; the peak, and how far the ledger's `predicted` bytes are from it."""
     if backend not in METERED:
         why = f"no meter for backend {backend}"
-        return tuple(Check(metric=m, name=m, value=None, n=0, detail=why) for m in METRICS)
+        return tuple(Check(metric=m, name=m, value=None, n=0, detail=why, gate=GATE) for m in METRICS)
     from .torch_memory import StorageMeter
 
     with StorageMeter() as meter:
@@ -32,8 +33,15 @@ def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, pred
     name, positions = f"[positions={model.options.context},decode={DECODE_STEPS}]", model.options.context
     detail = f"ledger {predicted} bytes, measured {peak}"
     return (
-        Check(metric="memory_peak", name=f"memory_peak{name}", value=peak, n=positions, detail=detail),
-        Check(metric="memory_prediction", name=f"memory_prediction{name}", value=abs(predicted - peak) / peak, n=positions, detail=detail),
+        Check(metric="memory_peak", name=f"memory_peak{name}", value=peak, n=positions, detail=detail, gate=GATE),
+        Check(
+            metric="memory_prediction",
+            name=f"memory_prediction{name}",
+            value=abs(predicted - peak) / peak,
+            n=positions,
+            detail=detail,
+            gate=GATE,
+        ),
     )
 
 

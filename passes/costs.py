@@ -44,16 +44,15 @@ def pages_of(param: Param, format_name: str) -> PageGroup:
 
 
 def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequence[str]) -> GroupScores:
-    formats = dict.fromkeys((*candidates, *(f"{p.dtype}/1" for p in params)))
-    widest = {p.dtype for p in params}
-    useful = [name for name in formats if name in candidates or all(FORMATS[name].is_lossless_for(d) for d in widest)]
+    dtypes = {p.dtype for p in params}
+    stored = dtypes.pop() if len(dtypes) == 1 else "f32"  # no narrower format holds two dtypes exactly
     options = (
         Option(
             format=name,
             encoded_bytes=sum(pages_of(p, name).total_bytes for p in params),
             resident_bytes=sum(_resident(target, name, together) for together in _loads(graph, params)),
         )
-        for name in useful
+        for name in dict.fromkeys((*candidates, f"{stored}/1"))
     )
     return GroupScores(params=tuple(p.name for p in params), options=tuple(options))
 

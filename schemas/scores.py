@@ -1,7 +1,7 @@
 """The file between measuring and allocating: what each format of each choice group costs in KL and in bytes.
 
-`passes/costs.py` fills in the bytes from headers alone (every predicted KL is 0, `scored` is false); `score.py` there adds the KL, `allocate.py` reads it.
-JSON, schema-checked: unknown keys and negative or non-finite numbers are refused with UsageError.
+`passes/costs.py` fills in the bytes from headers alone (every predicted KL is 0, `scored` is false); `passes/score.py` adds the KL;
+`passes/allocate.py` reads it. JSON, schema-checked: unknown keys and negative or non-finite numbers are refused with UsageError.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Choice:
 def prepare(path: Path, recipe: Recipe) -> Prepared:
     """Read headers, canonicalise, lay out and cost everything. Errors: see module docstring."""
     graph, source, info = open_checkpoint(path)
-    graph, records = run_pipeline(graph, import_pipeline())
+    graph, records = run_pipeline(graph, import_pipeline(recipe.relayout))
     target = get_target(recipe.target)
     parameters = sum(p.size for p in graph.params)
     resolved = resolve(recipe, logical_parameters=parameters, context=info.context_length, candidates=target.candidates)

@@ -55,7 +55,7 @@ class CodeSpan:
         self._bits, self._group, self._depth = codes.bits, group, stop - start
         self._table = codes.table[start:stop]
         self._row_bytes = self._table.shape[1]
-        self._runs = self._table.view(-1, 1, _RUN * self._row_bytes)
+        self._runs = self._table.view(1, -1, _RUN * self._row_bytes)
         self._mask = _mask(codes.bits, codes.per_position) if codes.bits < 8 else None
 
     def sums(self, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class CodeSpan:
         return _bag(self._spread(), rows, starts, None)
 
     def _spread(self) -> Tensor:
-        """The table with one code per byte; its rows' order is that of _row_numbers."""
+        """The table with one code per byte, rows in the order (position, input); a thread then reads what it wrote."""
         if self._mask is None:
             return self._table
         return torch.bitwise_and(self._runs, self._mask).view(-1, self._row_bytes)
@@ -82,30 +82,23 @@ def _bag(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) ->
 
 @functools.lru_cache(maxsize=64)
 def _mask(bits: int, codes: int) -> Tensor:
-    """u8[1, positions, _RUN (codes + TAIL)]: position p keeps its bits of each byte and 2^(-bits p) of the tail's 1.0."""
+    """u8[positions, 1, _RUN (codes + TAIL)]: position p keeps its bits of each byte and 2^(-bits p) of the tail's 1.0."""
     masks = []
     for position in range(8 // bits):
         keep = bytes([(2**bits - 1) << (bits * position)])
         masks.append((keep * codes + struct.pack("<f", 2.0 ** (-bits * position)) + b"\xff" * 4) * _RUN)
-    return torch.frombuffer(bytearray(b"".join(masks)), dtype=torch.uint8).view(1, len(masks), -1)
-
-
-def _row_numbers(bits: int, depth: int) -> Tensor:
-    """i64[depth, positions]: where _spread puts input k at position p. Runs of inputs are outermost, so that a thread reads what it wrote."""
-    positions = 8 // bits
-    k = torch.arange(depth)[:, None]
-    return k if bits == 8 else k // _RUN * _RUN * positions + torch.arange(positions) * _RUN + k % _RUN
+    return torch.frombuffer(bytearray(b"".join(masks)), dtype=torch.uint8).view(len(masks), 1, -1)
 
 
 @functools.lru_cache(maxsize=64)
 def _dot_route(bits: int, depth: int, group: int, tokens: int) -> tuple[Tensor, Tensor]:
     """Bags in the order (token, position, group): table rows and bag starts; i32."""
-    rows = _row_numbers(bits, depth).t().reshape(-1).repeat(tokens).int()
+    rows = torch.arange(8 // bits * depth, dtype=torch.int32).repeat(tokens)
     return rows, torch.arange(0, len(rows), group, dtype=torch.int32)
 
 
 @functools.lru_cache(maxsize=64)
 def _decode_route(bits: int, depth: int) -> tuple[Tensor, Tensor]:
     """One bag per (input, position): table rows and bag starts; i32."""
-    rows = _row_numbers(bits, depth).reshape(-1).int()
-    return rows, torch.arange(len(rows), dtype=torch.int32)
+    starts = torch.arange(8 // bits * depth, dtype=torch.int32)
+    return starts.view(-1, depth).t().reshape(-1), starts

@@ -118,7 +118,9 @@ class _Dense:
 
 
 def _linear(x: Tensor, weight: Any, *biases: Tensor | None) -> Any:
-    y = torch.nn.functional.linear(x, weight) if isinstance(weight, Tensor) else weight(x)  # a computed weight is a tensor
+    if isinstance(weight, Tensor):  # a computed value
+        return torch.nn.functional.linear(x, weight, *biases)
+    y = weight(x)
     if all(b is None for b in biases):
         return y
     if isinstance(y, tuple):

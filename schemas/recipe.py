@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_artifact: int | str | None = None  # bytes of the artifact's files
     context: int | None = None
     batch: int = 1
-    target: Literal["cpu"] = "cpu"
+    target: str = "cpu"  # one of passes.targets.TARGETS
     kv_dtype: KVDtype | Literal["auto"] = "auto"  # auto: f32 where the budget allows, else f16
     block: int = 64  # positions of a KV block
     prefill_chunk: int = 64

@@ -50,7 +50,7 @@ REFUSED = {
     "unknown gate key": ({"gate": {"cosine": 0.9}}, "cosine"),
     "wrong type": ({"context": "many"}, "context"),
     "other schema": ({"schema": "thinc.recipe/2"}, "schema"),
-    "other target": ({"target": "tpu"}, "target"),
+    "a number for a target": ({"target": 1}, "target"),
     "other dtype": ({"kv_dtype": "int8"}, "kv_dtype"),
     "zero": ({"block": 0}, "block: 0 must be at least 1"),
     "negative budget": ({"max_artifact": -1}, "max_artifact: -1"),

@@ -1,13 +1,15 @@
 """NAME.thin <-> NAME.thin.zip. The two hold the same files, attest/ included; unpack(pack(x)) is x byte for byte.
 
 In: the path of an artifact, and where the other form goes (beside it by default). Out: that path.
-Refused: UsageError for a target that exists (without force) or lies in no folder, or a source of the wrong form; ArtifactError for an
+Refused: UsageError for a target that may not be written (target.py), or a source of the wrong form; ArtifactError for an
 artifact that breaks a rule, before and after copying - what is published was read back and compared with its digests.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..schemas.errors import UsageError
@@ -15,6 +17,7 @@ from .disk import publish_folder, remove, sync_folder
 from .packed import PackedStore, write_packed
 from .reader import open_artifact
 from .store import FolderStore, Store
+from .target import hold, require_file, require_free
 from .verify import verify_artifact
 
 SUFFIX = ".zip"
@@ -26,16 +29,14 @@ def pack(path: Path, target: Path | None = None, *, force: bool = False) -> Path
     store = open_artifact(path).store
     if not isinstance(store, FolderStore):
         raise UsageError(f"{path} is packed already")
-    target = _target(target or path.with_name(path.name + SUFFIX), force)
-    partial = target.with_name(f".{target.name}.partial")
-    remove(partial)
-    try:
+    target = target or _beside(path, lambda name: name + SUFFIX)
+    require_free(target, force=force)
+    require_file(target)
+    with _partial(target) as partial:
         write_packed(store, partial)
         _require_intact(partial)
         partial.replace(target)
-    finally:
-        remove(partial)
-    sync_folder(target.parent)
+        sync_folder(target.parent)
     return target
 
 
@@ -44,25 +45,32 @@ def unpack(path: Path, target: Path | None = None, *, force: bool = False) -> Pa
     store = open_artifact(path).store
     if not isinstance(store, PackedStore):
         raise UsageError(f"{path} is not packed")
-    target = _target(target or path.with_name(path.name.removesuffix(SUFFIX)), force)
-    partial = target.with_name(f".{target.name}.partial")
-    remove(partial)
-    try:
+    target = target or _beside(path, lambda name: name.removesuffix(SUFFIX))
+    require_free(target, force=force)
+    with _partial(target) as partial:
         for name in store.sizes:
             _copy(store, name, partial / name)
         _require_intact(partial)
         publish_folder(partial, target)
-    finally:
+    return target
+
+
+def _beside(path: Path, rename: Callable[[str], str]) -> Path:
+    """The default target: another name in the same folder, "." and ".." spelled out."""
+    real = path if path.name not in ("", "..") else path.resolve()
+    return real.with_name(rename(real.name))
+
+
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """Where `target` is put together, by one process at a time; gone afterwards, whatever happens."""
+    partial = target.with_name(f".{target.name}.partial")
+    with hold(target):
         remove(partial)
-    return target
-
-
-def _target(target: Path, force: bool) -> Path:
-    if os.path.lexists(target) and not force:
-        raise UsageError(f"{target} exists; choose another name or pass --force")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: the folder {target.absolute().parent} does not exist")
-    return target
+        try:
+            yield partial
+        finally:
+            remove(partial)
 
 
 def _copy(store: Store, name: str, path: Path) -> None:

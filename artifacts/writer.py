@@ -11,14 +11,13 @@ Out: NAME.thin, or NAME.thin.rejected. Use:
     manifest = writer.finish(claims)                              # writer.folder can be opened now, and attested
     path = writer.publish()                                       # reads everything back first
 
-Refused: UsageError for a target that exists (without force) or is not named *.thin; InputError for pages or files that the plan does not
+Refused: UsageError for a target that may not be written (target.py) or is not named *.thin; InputError for pages or files that the plan does not
 have, or too few; ArtifactError when what was read back is not what was written.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from .index import RECORD, PageTable, weight_header
 from .journal import Journal
 from .layouts import PageGroup, PagePlan, Slot
 from .store import a02_plain_path
+from .target import require_free
 from .verify import verify_artifact
 
 SHARD_BYTES = 4 << 30
@@ -48,8 +48,7 @@ class ArtifactWriter:
         """`key` (the build key) and the plan decide whether `resume` may continue what an earlier writer left."""
         if target.suffix != ".thin":
             raise UsageError(f"{target}: the name of an artifact ends in .thin")
-        if os.path.lexists(target) and not force:
-            raise UsageError(f"{target} exists; choose another name or pass --force")
+        require_free(target, force=force)
         self.target, self.plan, self.done = target, plan, set[str]()
         self.folder = target.with_name(f".{target.name}.partial")
         self._files: dict[str, FileEntry] = {}

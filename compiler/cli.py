@@ -16,8 +16,10 @@ from typing import Any
 import click
 
 from ..schemas.errors import Interrupted, ThincError, UsageError
+from .terminal import escape_what_the_terminal_lacks, tell
 
 VERBS = ("compile", "plan", "certify", "gate", "verify", "inspect", "run", "chat", "pack", "unpack", "doctor")
+_NO_MEMORY = "out of memory: nothing was published; use a machine with more memory or a shorter --context"
 
 
 class _Verbs(click.Group):
@@ -41,6 +43,7 @@ def thinc() -> None:
 
 def main() -> None:
     """The entry point; never returns."""
+    escape_what_the_terminal_lacks()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -61,14 +64,13 @@ def run(arguments: list[str]) -> int:
         return _fail(e.format_message(), UsageError.exit_code, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", Interrupted.exit_code, as_json)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nothing is left to say
-        return 0
     except MemoryError:
-        return _fail("out of memory: nothing was published; use a machine with more memory or a shorter --context", 7, as_json)
+        return _fail(_NO_MEMORY, 7, as_json)
     except OSError as e:
         return _fail(_os_error(e), 7, as_json)
     except Exception as e:  # the last resort: a bug of ours, said in one line
+        if isinstance(e, RuntimeError) and "can't allocate memory" in str(e):  # torch has no error of its own for it
+            return _fail(_NO_MEMORY, 7, as_json)
         if os.environ.get("THINC_TRACEBACK"):
             raise
         return _fail(f"internal error: {type(e).__name__}: {e}; this is a bug in thinc (set THINC_TRACEBACK=1 for details)", 1, as_json)
@@ -77,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
 def _os_error(e: OSError) -> str:
     where = f" ({e.filename})" if e.filename else ""
-    return f"the system refused: {e.strerror or e}{where}; nothing was published"
+    return f"the system refused: {e.strerror or e}{where}; nothing is half written, so put that right and run it again (compile: with --resume)"
 
 
 def _terminate(number: int, frame: Any) -> None:
@@ -85,7 +87,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
-    click.echo(f"thinc: {message}", err=True)
+    tell("thinc: " + " ".join(message.split("\n")), err=True)
     if as_json:
-        click.echo(json.dumps({"error": message, "exit_code": code}))
+        tell(json.dumps({"error": message, "exit_code": code}))
     return code

@@ -19,8 +19,10 @@ import numpy as np
 
 from ..artifacts import Artifact, ArtifactWriter, open_artifact, plan_pages
 from ..artifacts.layouts import PageGroup, Region, StoredTensor, fill_pages
+from ..artifacts.target import hold, require_free, require_writable
 from ..certify import summary, write_certificate
 from ..certify.data import load_documents
+from ..certify.texts import SKIP
 from ..passes.allocate import Allocation
 from ..passes.calibrate import Calibration, Stats, calibrate, load_stats, save_stats
 from ..passes.costs import stored_tensor
@@ -97,7 +99,14 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
     """Run the whole job. Errors: UsageError, InputError, FrontendError, InfeasibleError, BackendError, CertifyError."""
     prepared = prepare(job.model, job.recipe)
     prepared.check()
+    _require_positions(job, prepared)
     _require_free(job)
+    with hold(job.output):
+        return _compile(job, prepared, progress)
+
+
+def _compile(job: Job, prepared: Prepared, progress: Progress) -> Outcome:
+    """The work, when nothing stands against it and no other process is at it."""
     tokenizer = Tokenizer.from_files(_with_config(prepared))
     calibration = read_documents(job.calibration) if job.calibration else load_documents("calibration")
     require_disjoint(calibration, load_documents("certification"))
@@ -125,14 +134,21 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
     return Outcome(path, open_artifact(path), certificate, progress.seconds)
 
 
+def _require_positions(job: Job, prepared: Prepared) -> None:
+    """UsageError for a context in which nothing could be measured."""
+    assert prepared.recipe.context is not None
+    if job.certify and prepared.recipe.context <= SKIP:
+        raise UsageError(f"context: {prepared.recipe.context} positions, certification needs more than {SKIP}; pass more, or --no-certify")
+
+
 def _require_free(job: Job) -> None:
     """UsageError for a target that may not be written, before the work and not after it."""
     if job.output.suffix != ".thin":
         raise UsageError(f"{job.output}: the name of an artifact ends in .thin")
-    if job.output.exists() and not job.force:
-        raise UsageError(f"{job.output} exists; choose another name or pass --force")
-    if not job.output.resolve().parent.is_dir():
-        raise UsageError(f"{job.output}: the folder {job.output.resolve().parent} does not exist")
+    require_free(job.output, force=job.force)
+    require_free(job.output.with_name(f"{job.output.name}.rejected"), force=True)
+    if job.save_stats:
+        require_writable(job.save_stats)
 
 
 def _with_config(prepared: Prepared) -> dict[str, bytes]:
@@ -166,16 +182,18 @@ def _statistics(job: Job, prepared: Prepared, tokenizer: Tokenizer, documents: S
         if stats.header.source != digest:
             raise InputError(f"{job.stats}: these statistics are of another model ({stats.header.source[:12]}..., not {digest[:12]}...)")
         return stats
-    ids = calibration_windows(tokenizer, documents, prepared.recipe.calibration_tokens, prepared.info.context_length)
+    ids = calibration_windows(tokenizer, documents, prepared.recipe.calibration_tokens, prepared.info.context_length, prepared.info.vocab_size)
     with progress.stage("calibrate", 1.0) as tick:
         return calibrate(prepared.graph, prepared.source, ids, Calibration(source=digest, seed=prepared.recipe.seed, workers=WORKERS), _shares(tick))
 
 
-def calibration_windows(tokenizer: Tokenizer, documents: Sequence[Document], tokens: int, context: int) -> list[np.ndarray]:
+def calibration_windows(tokenizer: Tokenizer, documents: Sequence[Document], tokens: int, context: int, vocab: int) -> list[np.ndarray]:
     """Windows from documents taken evenly over the whole set until `tokens` are reached: int64[<= WINDOW] each."""
     length = min(WINDOW, context)
     encoded = (tokenizer.encode(d.text) for d in documents)
     found = [np.asarray(ids, np.int64) for _, ids in windows(encoded, length, min(MIN_WINDOW, length))]
+    if (highest := max((int(ids.max()) for ids in found), default=0)) >= vocab:
+        raise InputError(f"tokenizer.json gives id {highest}, the model has only {vocab} embeddings: these are files of two models")
     wanted = max(1, min(len(found), -(-tokens // length)))
     return [found[i * len(found) // wanted] for i in range(wanted)] if found else []
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-import click
+from .terminal import tell
 
 
 class Tick(Protocol):
@@ -78,7 +78,7 @@ class Lines(Quiet):
 
     def say(self, message: str) -> None:
         """One line to standard error."""
-        click.echo(message, err=True)
+        tell(message, err=True)
 
 
 class Bars(Quiet):
@@ -98,7 +98,7 @@ class Bars(Quiet):
 
     def say(self, message: str) -> None:
         """One line to standard error."""
-        click.echo(message, err=True)
+        tell(message, err=True)
 
 
 def for_terminal(quiet: bool) -> Progress:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
+from ..terminal import tell
 from .options import artifact_argument, emit, execution_of, execution_options, json_flag, warn
 from .run_ import sampling_options
 
@@ -38,15 +39,17 @@ def command(artifact: Path, system: str | None, as_json: bool, **flags: Any) -> 
             reply = runner.reply(session, ids, decoding)
             for piece in reply:
                 if not as_json:
-                    click.echo(piece, nl=False)
+                    tell(piece, end="")
         messages.append({"role": "assistant", "content": reply.text})
         emit(as_json, {"prompt_tokens": len(ids), **reply.report()}, [""])
 
 
 def _next_line() -> str | None:
     """The user's next message; None at an empty line or the end of input. UsageError for bytes that are no text."""
+    if sys.stdin is None:  # closed by the caller
+        return None
     if sys.stdin.isatty():
-        click.echo("> ", nl=False, err=True)
+        tell("> ", end="", err=True)
     try:
         line = sys.stdin.readline().strip()
     except UnicodeDecodeError as e:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
+from ..terminal import tell
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to standard output.")
 device_option = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu (torch), interp (numpy, slow).")
@@ -54,7 +55,7 @@ def execution_of(flags: dict[str, Any]) -> Any:
 
 def warn(message: str) -> None:
     """A warning on standard error."""
-    click.echo(f"warning: {message}", err=True)
+    tell(f"warning: {message}", err=True)
 
 
 def recipe_options(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +78,7 @@ def recipe_from_flags(recipe_file: Path | None, **flags: Any) -> Any:
 
 def emit(as_json: bool, data: dict[str, Any], lines: list[str]) -> None:
     """The result of a verb: one JSON object, or lines for people."""
-    click.echo(json.dumps(data, sort_keys=True) if as_json else "\n".join(lines))
+    tell(json.dumps(data, sort_keys=True) if as_json else "\n".join(lines))
 
 
 def is_artifact(path: Path) -> bool:

@@ -18,6 +18,5 @@ def command(artifact: Path, output: Path | None, force: bool, as_json: bool) -> 
     """Pack the folder ARTIFACT into one store-only ZIP file."""
     from ...artifacts import pack
 
-    target = output or artifact.with_name(artifact.name + ".zip")
-    pack(artifact, target, force=force)
+    target = pack(artifact, output, force=force)
     emit(as_json, {"path": str(target), "bytes": target.stat().st_size}, [f"{target}: {human(target.stat().st_size)}"])

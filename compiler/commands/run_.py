@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import UsageError
+from ..terminal import tell
 from .options import artifact_argument, emit, execution_of, execution_options, json_flag, read_text_argument, warn
 
 _SAMPLING = (
@@ -49,6 +50,6 @@ def command(artifact: Path, prompt: str | None, prompt_file: Path | None, as_jso
     with runner.model.session() as session:
         reply = runner.reply(session, ids, decoding)
         for piece in reply:
-            if not as_json:
-                click.echo(piece, nl=False)
+            if not as_json and not tell(piece, end=""):
+                break  # nobody reads
     emit(as_json, {"prompt": text, "prompt_tokens": len(ids), **reply.report()}, [""])

@@ -21,6 +21,5 @@ def command(artifact: Path, output: Path | None, force: bool, as_json: bool) -> 
 
     if output is None and artifact.suffix != ".zip":
         raise UsageError(f"{artifact}: is not named *.zip, so say where to unpack it with -o FOLDER")
-    target = output or artifact.with_suffix("")
-    unpack(artifact, target, force=force)
+    target = unpack(artifact, output, force=force)
     emit(as_json, {"path": str(target)}, [str(target)])

@@ -16,6 +16,7 @@ from ..runtime_min import ModelOptions, SamplingParams, Session, load_artifact, 
 from ..runtime_min.detokenize import Detokenizer, StopStrings
 from ..runtime_min.model import Model
 from ..runtime_min.tokenizer import Tokenizer
+from ..schemas.errors import UsageError
 from ..schemas.kv import KVDtype
 from .trust import warning_for
 
@@ -107,6 +108,8 @@ class Runner:
         """Load the artifact; `warn` receives what the user should know. GateError for a mode that no certificate covers."""
         artifact = open_artifact(path)
         options = how.applied(options_of(artifact))
+        if options.context > (most := artifact.manifest.model.context):
+            raise UsageError(f"context: {options.context} asked for, the model has {most} positions")
         if message := warning_for(artifact, how.device, options, how.uncertified):
             warn(message)
         files = {entry.path: artifact.file(entry.path) for entry in artifact.manifest.files}

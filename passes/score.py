@@ -9,6 +9,7 @@ Scores are rounded to 6 digits, so that the last bits of a matrix product can't 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from ..artifacts.formats import FORMATS, Format
 from ..artifacts.layouts import matrix_shape
 from ..runtime_min.weights import Weights
+from ..schemas.errors import InputError
 from ..schemas.graph import Graph, Param
 from ..schemas.scores import GroupScores, ScoreTable
 from .calibrate.stats import InputMoments, Stats, TableMoments
@@ -123,7 +125,11 @@ def _score(weights: Weights, param: Param, known: Sensitivity, formats: tuple[Fo
     rows = np.arange(0, len(w), step)
     w, h = w[::step], known.column_weights()
     scale = param.size / w.size
-    return {fmt.name: 0.0 if fmt.is_lossless_for(param.dtype) else scale * _error_kl(param, known, fmt, (w, h, rows)) for fmt in formats}
+    with np.errstate(over="ignore", invalid="ignore"):  # said once, by name, below
+        found = {fmt.name: 0.0 if fmt.is_lossless_for(param.dtype) else scale * _error_kl(param, known, fmt, (w, h, rows)) for fmt in formats}
+    if not all(map(math.isfinite, found.values())):
+        raise InputError(f"{param.name}: weights up to {np.abs(w).max():.3g} are too large to compute with in float32; is the checkpoint damaged?")
+    return found
 
 
 def _error_kl(param: Param, known: Sensitivity, fmt: Format, sample: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:

@@ -38,7 +38,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            low, high = (0.0, float("inf")) if field == "kl" else (-1.0, 1.0)
+            low, high = (0.0, 100.0) if field == "kl" else (-1.0, 1.0)
             if not low <= getattr(self, field) <= high:
                 raise ValueError(f"gate {field}: {getattr(self, field)} is not in [{low:g}, {high:g}]")
 
@@ -63,10 +63,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gate: Gate = Gate()
 
     def __post_init__(self) -> None:
-        for field in ("context", "batch", "block", "prefill_chunk", "calibration_tokens"):
+        for field, (low, high) in RANGES.items():
             value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}: {value} must be at least 1")
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{field}: {value} must be at least {low}" if value < low else f"{field}: {value} must be at most {high}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError("seed: must be from 0 to 2^63 - 1")
         if len(set(self.candidates)) != len(self.candidates):
@@ -74,11 +74,20 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in BUDGETS:
             value = getattr(self, field)
             if isinstance(value, str):
-                parse_bytes(value, 0 if field in PERCENT_BUDGETS else None)
-            elif value is not None and value < 0:
-                raise ValueError(f"{field}: {value} bytes")
+                value = parse_bytes(value, 0 if field in PERCENT_BUDGETS else None)
+            if value is not None and not 0 <= value < 1 << 63:
+                raise ValueError(f"{field}: {value} bytes, expected a number from 0 to 2^63 - 1")
 
 
+# A plan multiplies some of these and still has to count in 63 bits.
+RANGES = {
+    "context": (1, 1 << 30),
+    "batch": (1, 1 << 16),
+    "block": (1, 1 << 16),
+    "prefill_chunk": (1, 1 << 20),
+    "calibration_tokens": (1, 1 << 40),
+    "seed": (0, (1 << 63) - 1),
+}
 BUDGETS = ("budget", "weights_budget", "max_artifact")
 PERCENT_BUDGETS = ("weights_budget",)
 
@@ -116,7 +125,7 @@ def read_recipe(path: Path) -> Recipe:
             raise UsageError(f"{path}: a recipe is a .json, .yaml or .yml file")
     except OSError as e:
         raise UsageError(f"{path}: can't be read ({e.strerror})") from e
-    except (msgspec.DecodeError, RecursionError) as e:
+    except (msgspec.DecodeError, RecursionError, ValueError) as e:
         raise UsageError(f"{path}: {e}") from e
     except ImportError as e:
         raise UsageError(f"{path}: reading YAML needs the compile extra (pip install 'thinlm[compile]'), or write the recipe as JSON") from e

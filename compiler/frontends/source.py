@@ -87,13 +87,21 @@ class SourceCheckpoint:
             yield Slab(row, row + len(block), 0, cols, block.view(np.uint8))
 
     def f32(self, name: str) -> np.ndarray:
-        """float32 in the logical shape, exact; a copy of its own."""
+        """float32 in the logical shape, exact; a copy of its own. InputError when a weight is not finite."""
         shape = self.shape(name)
         fmt, out = get_format(self.encoding(name)), np.empty(shape, np.float32)
         matrix = out.reshape(1, -1) if out.ndim == 1 else out
         for slab in self.slabs(name):
             matrix[slab.row0 : slab.row1] = fmt.decode(slab.raw, slab.col1)
+        self._require_finite(name, matrix)
         return out
+
+    def _require_finite(self, name: str, matrix: np.ndarray) -> None:
+        """InputError naming the tensor in the checkpoint: nothing that follows has a meaning for NaN or infinity."""
+        if not np.isfinite(matrix.sum(dtype=np.float64)):  # of float32 values this overflows only when one of them is not finite
+            row, col = np.argwhere(~np.isfinite(matrix))[0]
+            where, value = f"{self.folder.path}: {self.bindings[name].tensor}", matrix[row, col]
+            raise InputError(f"{where}: row {row}, column {col} is {value}; the checkpoint is damaged, download it again")
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Tokenizer, chat template and generation config as they lie in the folder."""

@@ -9,7 +9,9 @@ not finite, or whose digest is not the header's.
 from __future__ import annotations
 
 import hashlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,10 @@ import numpy as np
 
 from ...schemas.canonical import canonical_bytes
 from ...schemas.errors import InputError
+
+# What zipfile and numpy raise for files that are none of theirs, are encrypted, packed in an unknown way, or damaged anywhere.
+_FORMAT = (ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError, OverflowError, SyntaxError, MemoryError)
+_UNREADABLE = (*_FORMAT, OSError, zipfile.BadZipFile, zlib.error, struct.error, msgspec.DecodeError)
 
 
 class StatsHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,10 +101,12 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def save_stats(stats: Stats, path: Path) -> None:
-    """Write the file; an existing one is replaced."""
+    """Write the file, whole or not at all; an existing one is replaced."""
     header = np.frombuffer(canonical_bytes(stats._sealed()), np.uint8)
-    with path.open("wb") as file:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, header=header, **stats._arrays())
+    temporary.replace(path)
 
 
 def load_stats(path: Path) -> Stats:
@@ -107,7 +115,7 @@ def load_stats(path: Path) -> Stats:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = msgspec.json.decode(arrays.pop("header").tobytes(), type=StatsHeader)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, msgspec.DecodeError) as e:
+    except _UNREADABLE as e:
         raise InputError(f"{path}: not calibration statistics ({e})") from e
     if _digest(arrays) != header.arrays:
         raise InputError(f"{path}: calibration statistics are damaged: their digest is not the one stated")

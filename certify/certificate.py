@@ -18,7 +18,7 @@ from ..runtime_min.model import ModelOptions
 from ..schemas.canonical import canonical_bytes
 from ..schemas.certificate import Certificate, Check, GateResult, Mode, Threshold, Verdict, decode_certificate, encode_certificate
 from ..schemas.errors import ArtifactError, InputError
-from .gate import evidence_of, judge, required_metrics, verdict_of
+from .gate import evidence_of, judge, moved, required_metrics, verdict_of
 
 PREFIX, SUFFIX = "certificate-", ".json"
 
@@ -97,6 +97,8 @@ def contradiction(certificate: Certificate) -> str:
         return f"it says {predicate.verdict}, its figures say {verdict}"
     if gates != predicate.gates:
         return "its checks are not judged by its own thresholds"
+    if strange := moved(predicate.thresholds):
+        return f"its thresholds for {', '.join(strange)} are none that thinc sets"
     if predicate.loosened != loosened(predicate.thresholds):
         return "the thresholds that it calls loosened are not those that are"
     return ""

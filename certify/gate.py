@@ -73,6 +73,18 @@ def required_metrics() -> frozenset[str]:
     return frozenset(row.metric for row in thresholds(metered=False))
 
 
+def moved(rows: Sequence[Threshold]) -> tuple[str, ...]:
+    """Metrics whose row no `thresholds` call gives: only FIDELITY's bounds may differ from the table, and what they differ from may not."""
+    known = [*thresholds(), *thresholds(half=True)]
+    budget = thresholds(budget=0)[-1]
+    return tuple(row.metric for row in rows if not any(_same(row, k) for k in known) and not _same(row, budget, bound=True))
+
+
+def _same(row: Threshold, known: Threshold, bound: bool = False) -> bool:
+    free = bound or known.gate == _FIDELITY
+    return msgspec.structs.replace(known, bound=row.bound if free else known.bound) == row
+
+
 def judge(evidence: Sequence[Check], rows: Sequence[Threshold]) -> tuple[GateResult, ...]:
     """The three gates over all figures. ValueError for two thresholds of one metric."""
     table = {row.metric: row for row in rows}

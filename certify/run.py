@@ -17,6 +17,7 @@ import numpy as np
 
 from ..artifacts.reader import Artifact
 from ..runtime_min.model import Model
+from ..runtime_min.parallel import Map, one_thread_each
 from ..schemas.certificate import ArtifactRef, Certificate, Check, Data, Digest, Predicate, SourceRef, Subject
 from ..schemas.manifest import SourceInfo
 from ..schemas.plan import decode_plan
@@ -30,6 +31,7 @@ from .metrics import NonFinite, Positions
 from .texts import SAMPLE, SKIP, Sample, Text, beginnings, digest_of, domain_data, sample
 
 Progress = Callable[[str, int, int], None]  # (stage, units done, units in all)
+WORKERS = 2  # documents and prompts measured side by side; the figures don't depend on it
 CLAIM = "source: stored checkpoint decoded exactly to float32"
 
 
@@ -103,18 +105,23 @@ class _Job:
             "prompts": digest_of(self._prompts),
         }
         self._broken: list[str] = []
+        self._each: Map = map
 
     def measure(self) -> list[Check]:
         """All figures. A stage that meets a non-finite logit gives none, and is counted."""
-        evidence = [
+        with one_thread_each(WORKERS) as self._each:
+            evidence = self._evidence()
+        name, detail = "nonfinite[stages=backend,memory,text,greedy]", "; ".join(self._broken)
+        return [*evidence, Check(metric="nonfinite", name=name, value=len(self._broken), n=4, detail=detail, computed_from=self._digests)]
+
+    def _evidence(self) -> list[Check]:
+        return [
             *self._stage("structure", structure.METRICS, ("artifact", "source"), self._structure),
             *self._stage("backend", conformance.METRICS, ("artifact", "documents"), self._conformance),
             *self._stage("memory", memory.METRICS, ("artifact",), self._memory),
             *self._stage("text", fidelity.METRICS, ("artifact", "source", "documents"), self._fidelity),
             *self._stage("greedy", greedy.METRICS, ("artifact", "source", "prompts"), self._greedy),
         ]
-        name, detail = "nonfinite[stages=backend,memory,text,greedy]", "; ".join(self._broken)
-        return [*evidence, Check(metric="nonfinite", name=name, value=len(self._broken), n=4, detail=detail, computed_from=self._digests)]
 
     def data(self) -> Data:
         """What texts were used."""
@@ -164,15 +171,24 @@ class _Job:
 
     def _fidelity(self, stage: str) -> Iterable[Check]:
         tick, documents = self._ticks(stage, len(self._texts)), list[Positions]()
-        for text in self._texts:
-            documents.append(fidelity.measure(self._candidate, self._reference, text, self._size, self._vocabulary))
+
+        def measured(text: Text) -> Positions:
+            return fidelity.measure(self._candidate, self._reference, text, self._size, self._vocabulary)
+
+        for text, positions in zip(self._texts, self._each(measured, self._texts), strict=True):
+            documents.append(positions)
             tick(text.id)
         return fidelity.fidelity_checks(documents, self._texts, self._size, self._inputs.seed)
 
     def _greedy(self, stage: str) -> Iterable[Check]:
         tick, tally = self._ticks(stage, len(self._prompts)), greedy.GreedyTally(self._inputs.greedy_tokens, self._vocabulary)
-        for prompt in self._prompts:
-            tally.add(self._candidate, self._reference, prompt)
+
+        def compared(prompt: Text) -> greedy.Comparison | None:
+            return tally.compare(self._candidate, self._reference, prompt)
+
+        each = self._each if self._reference.options.batch >= WORKERS else map  # a session per worker
+        for prompt, comparison in zip(self._prompts, each(compared, self._prompts), strict=True):
+            tally.count(comparison)
             tick(prompt.id)
         return tally.checks()
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..artifacts import Artifact, open_artifact
 from ..certify import CertifyInputs, Text, certify
 from ..certify.data import load_documents, load_prompts
+from ..certify.run import WORKERS
 from ..runtime_min import load_artifact, options_of
 from ..runtime_min.chat import ChatTemplate, chat_ids
 from ..runtime_min.devices import open_backend
@@ -42,7 +43,8 @@ def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress,
     tokenizer_files = prepared.source.tokenizer_files()
     tokenizer = Tokenizer.from_files(tokenizer_files)
     options = options_of(artifact)
-    reference = Model(prepared.graph, prepared.source, open_backend("cpu"), ModelOptions(context=prepared.info.context_length, vocab=options.vocab))
+    exact = ModelOptions(context=prepared.info.context_length, vocab=options.vocab, batch=WORKERS)
+    reference = Model(prepared.graph, prepared.source, open_backend("cpu"), exact)
     inputs = CertifyInputs(
         name=how.name,
         source=source,

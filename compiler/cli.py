@@ -43,6 +43,9 @@ def thinc() -> None:
 
 def main() -> None:
     """The entry point; never returns."""
+    # Before numpy or torch is loaded: work is spread over threads by us, and matrix products on one thread have the same bits anywhere.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # waiting threads sleep after some microseconds and leave the core to others
     escape_what_the_terminal_lacks()
     sys.exit(run(sys.argv[1:]))
 

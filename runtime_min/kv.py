@@ -11,6 +11,7 @@ query can see it (`KVSlot.blocks` leaves room for one block more than the window
 from __future__ import annotations
 
 import heapq
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,6 +60,7 @@ class KVCache:
         self.context = context
         self.chunk_limit = min((s.block for s in slots if s.window), default=context)
         self._batch, self._count, self._live = batch, 0, 0
+        self._lock = threading.Lock()
         self._pools: dict[int, _Pool] = {}
         for s in slots:
             positions = batch * s.capacity
@@ -68,10 +70,11 @@ class KVCache:
 
     def open(self) -> Sequence:
         """A new empty sequence; UsageError when `batch` sequences are open already."""
-        if self._live == self._batch:
-            raise UsageError(f"batch: {self._batch} sequences are open, the plan has room for no more; close one or compile with a larger --batch")
-        self._live, self._count = self._live + 1, self._count + 1
-        return Sequence(self, self._count)
+        with self._lock:
+            if self._live == self._batch:
+                raise UsageError(f"batch: {self._batch} sequences are open, there is room for no more; close one or compile with a larger --batch")
+            self._live, self._count = self._live + 1, self._count + 1
+            return Sequence(self, self._count)
 
     def pools(self) -> dict[int, _Pool]:
         """The pools by slot."""
@@ -79,7 +82,8 @@ class KVCache:
 
     def release(self) -> None:
         """One sequence has closed."""
-        self._live -= 1
+        with self._lock:
+            self._live -= 1
 
 
 class Sequence:

@@ -8,6 +8,7 @@ Teacher-forced: the source continues each prompt, both models read the result, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +23,16 @@ TIE = 0.05  # design.md section 3
 TAIL = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One prompt with its continuation: ids, the number of prompt ids, and per new token whether both chose it and the source's margin."""
+
+    ids: Sequence[int]
+    first: int
+    top1: np.ndarray
+    margin: np.ndarray
+
+
 class GreedyTally:
     """Counts agreement prompt by prompt."""
 
@@ -30,21 +41,24 @@ class GreedyTally:
         self._seen: set[tuple[int, ...]] = set()
         self._prompts = self._hits = self._counted = self._ties = self._repeats = 0
 
-    def add(self, model: Model, source: Model, prompt: Text) -> None:
-        """Continue one prompt with the source and compare along it; as many tokens as the context has room for."""
+    def compare(self, model: Model, source: Model, prompt: Text) -> Comparison | None:
+        """Continue one prompt with the source, as far as the context has room, and compare along it; None for an empty prompt."""
         room = min(source.options.context, model.options.context)
         start = prompt.ids.tolist()[-(room - 1) :] if len(prompt.ids) >= room else prompt.ids.tolist()
         if not start:
-            return
+            return None
         continuation = source.generate(start, max_new_tokens=min(self._tokens, room - len(start)))
         ids = [*start, *continuation[:-1]]  # the last new token needs no logits after it
         got = compare(source.forward(ids), model.forward(ids), self._vocabulary, len(start) - 1)
-        self._prompts += 1
-        self._count(ids, len(start), got.top1, got.margin)
+        return Comparison(ids, len(start), got.top1, got.margin)
 
-    def _count(self, ids: Sequence[int], first: int, top1: np.ndarray, margin: np.ndarray) -> None:
-        for i, (hit, gap) in enumerate(zip(top1, margin, strict=True)):
-            context = tuple(ids[max(0, first + i - TAIL) : first + i])
+    def count(self, found: Comparison | None) -> None:
+        """Add one prompt's points, in the order of the prompts: a context counts where it comes first."""
+        if found is None:
+            return
+        self._prompts += 1
+        for i, (hit, gap) in enumerate(zip(found.top1, found.margin, strict=True)):
+            context = tuple(found.ids[max(0, found.first + i - TAIL) : found.first + i])
             if context in self._seen:
                 self._repeats += 1
             elif gap < TIE:

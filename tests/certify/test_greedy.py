@@ -38,7 +38,7 @@ class Table:
 def tally(model: Table, source: Table, *prompts: list[int], tokens: int = 8) -> Any:
     counter = GreedyTally(tokens, V)
     for n, prompt in enumerate(prompts):
-        counter.add(model, source, Text(str(n), "d", "", np.array(prompt)))  # type: ignore[arg-type]
+        counter.count(counter.compare(model, source, Text(str(n), "d", "", np.array(prompt))))  # type: ignore[arg-type]
     return counter.checks()[0]
 
 

@@ -6,6 +6,7 @@ is missing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -44,13 +45,22 @@ class _Store:
         return self._data[index if isinstance(index, slice) else torch.from_numpy(index)][None].float()
 
 
+class _Step(threading.local):
+    """What one thread's current step shares between layers."""
+
+    positions: Tensor | None = None
+    angles: dict[tuple[int, float], tuple[Tensor, Tensor]]
+
+    def __init__(self) -> None:
+        self.angles = {}
+
+
 class TorchBackend:
     """See module docstring."""
 
     def __init__(self) -> None:
         self.name = "torch_cpu"
-        self._positions: Tensor | None = None
-        self._angles: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+        self._step = _Step()
 
     def load(self, params: Sequence[Param], weights: Weights) -> Any:
         """A float32 vector, or one matrix object for all of `params`."""
@@ -77,12 +87,12 @@ class TorchBackend:
 
     def _rotate(self, scale: float, interleaved: bool, x: Tensor, positions: Tensor, freqs: Tensor) -> Tensor:
         """Every layer rotates by the same angles: the tables are kept while the step's positions are the same tensor (held, so `is` is sound)."""
-        if self._positions is not positions:
-            self._positions, self._angles = positions, {}
-        key = (freqs.data_ptr(), scale)
-        if key not in self._angles:
-            self._angles[key] = ops.rope_tables(positions, freqs, scale)
-        return ops.rotate(x, *self._angles[key], interleaved)
+        step, key = self._step, (freqs.data_ptr(), scale)
+        if step.positions is not positions:
+            step.positions, step.angles = positions, {}
+        if key not in step.angles:
+            step.angles[key] = ops.rope_tables(positions, freqs, scale)
+        return ops.rotate(x, *step.angles[key], interleaved)
 
     def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
         """KV storage."""
@@ -98,7 +108,7 @@ class TorchBackend:
 
     def close(self) -> None:
         """Drop what is remembered between steps."""
-        self._positions, self._angles = None, {}
+        self._step = _Step()
 
 
 class _Dense:

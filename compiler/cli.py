@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as e:
         return _fail(e.format_message(), UsageError.exit_code, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", Interrupted.exit_code, as_json)
+        return _fail("interrupted; a compile goes on where it was with --resume", Interrupted.exit_code, as_json)
     except MemoryError:
         return _fail(_NO_MEMORY, 7, as_json)
     except OSError as e:

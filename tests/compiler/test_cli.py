@@ -269,12 +269,13 @@ def test_the_vocabulary_is_frozen() -> None:
 
 def test_interrupting_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from thinlm.compiler.cli import main; main()", "compile", str(PICO), "--weights-budget", "36%", "-o", "x.thin"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("calibrate"):
-            break
-    process.terminate()
-    rest = process.stderr.read()
-    assert process.wait() == 130 and "interrupted" in rest and "Traceback" not in rest
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("calibrate"):
+                break
+        process.terminate()
+        rest = process.stderr.read()
+    assert process.returncode == 130 and "interrupted" in rest and "--resume" in rest and "Traceback" not in rest
     assert not (tmp_path / "x.thin").exists()

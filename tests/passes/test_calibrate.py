@@ -182,6 +182,18 @@ def test_other_files_are_refused(stats: Stats, tmp_path: Path, change, message: 
     assert str(path) in str(caught.value)
 
 
+def test_a_changed_number_is_noticed(stats: Stats, tmp_path: Path) -> None:
+    path = tmp_path / "stats.npz"
+    save_stats(stats, path)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    arrays["output/blk.0.attn.q"][0] *= 2
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(InputError, match="damaged"):
+        load_stats(path)
+
+
 def test_damage_and_pickles_are_refused(stats: Stats, tmp_path: Path) -> None:
     path = tmp_path / "stats.npz"
     for content in (b"", b"PK\x03\x04nothing", np.array([{}], object), np.zeros(3)):

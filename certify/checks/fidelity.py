@@ -14,7 +14,7 @@ import numpy as np
 from ...runtime_min.model import Model
 from ...schemas.certificate import Check
 from ..metrics import Positions, compare
-from ..stats import mean_interval, wilson
+from ..stats import RESAMPLES, mean_interval, wilson
 from ..texts import SKIP, Sample, Text, text_windows
 
 METRICS = ("logits_cosine_raw", "logits_cosine_centred", "worst_domain", "p01", "kl", "top1")
@@ -62,10 +62,10 @@ class _Figures:
 
     def _mean(self, metric: str, figures: np.ndarray) -> Check:
         low, high = mean_interval(figures, self.seed)
-        known = len(figures) > 1
-        interval = "two-sided 95 %, the wider of Student's t and bootstrap-t" if known else "one document has no interval"
-        bounds = {"lower": low, "upper": high} if known else {}
-        return self._check(metric, "mean", float(figures.mean()), len(figures), seed=self.seed, detail=interval, **bounds)
+        if len(figures) < 2:
+            return self._check(metric, "mean", float(figures.mean()), len(figures), detail="one document has no interval")
+        form = f"mean,interval=t+bootstrap-t:{RESAMPLES}"
+        return self._check(metric, form, float(figures.mean()), len(figures), seed=self.seed, lower=low, upper=high)
 
     def _worst_domain(self, form: str) -> Check:
         figures, of = self._cosines(form), np.array(self.domains)

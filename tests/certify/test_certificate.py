@@ -187,7 +187,8 @@ def test_failing_and_loosened_certificates(tmp_path: Path) -> None:
     assert text.startswith("FAIL  tiny.thin  torch_cpu, context 48, batch 1, KV f32")
     kl = next(c for g in failing.predicate.gates for c in g.checks if c.metric == "kl")
     assert kl.value is not None
-    assert f"kl[mean,skip=16,window=48,tokens=512,documents=8]: {kl.value:.6g}, must be <= 0.05, misses it by {kl.value - 0.05:.3g}" in text
+    assert kl.name == "kl[mean,interval=t+bootstrap-t:1000,skip=16,window=48,tokens=512,documents=8]"
+    assert f"    {kl.name}: {kl.value:.6g}, must be <= 0.05, misses it by {kl.value - 0.05:.3g}" in text
 
     loose = Gate(logits_cosine_raw=-1, logits_cosine_centred=-1, worst_domain=-1, p01=-1, kl=99, top1=0, greedy=0)
     gates, verdict = rejudge(failing, thresholds(loose))

@@ -6,6 +6,7 @@ Weights are damaged in the artifact before packing, execution in a copy of the b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,11 @@ STORED = {
 
 @pytest.mark.parametrize("damage", STORED)
 def test_structure_sees_damage_to_what_is_stored(tmp_path: Path, damage: str) -> None:
+    """The backend runs the damaged model faithfully, so CONFORMANCE has nothing to say but that this ledger is a guess."""
     recipe, metrics = STORED[damage]
-    certificate = run(build(tmp_path, recipe), size=inputs(tmp_path).size.within(32), greedy_tokens=2)
+    certificate = run(build(tmp_path, replace(recipe, predicted=1 << 20)), texts=())
     assert failed(certificate)["STRUCTURE"] == metrics
-    assert "CONFORMANCE" not in failed(certificate), "the backend runs the damaged model faithfully"
+    assert failed(certificate)["CONFORMANCE"] == {"memory_prediction"}
     assert certificate.predicate.verdict == "fail"
 
 
@@ -237,10 +239,8 @@ def test_conformance_sees_sequences_of_a_batch_mixed_up(tmp_path: Path) -> None:
 def test_conformance_sees_memory_that_the_ledger_lacks(whole: Path, tmp_path: Path) -> None:
     found = failed(run(whole, load=lambda: open_candidate(whole, Leaky)))
     assert found == {"CONFORMANCE": {"memory_prediction"}}
-    measured = next(c.value for g in run(whole).predicate.gates for c in g.checks if c.metric == "memory_peak")
-    assert measured is not None
-    tight = build(tmp_path, Recipe(predicted=int(measured), budget=int(measured)))
-    assert failed(run(tight)) == {}
+    measured = open_artifact(whole).manifest.ledger.total_device_bytes
+    tight = build(tmp_path, Recipe(predicted=measured, budget=measured))
     found = failed(run(tight, load=lambda: open_candidate(tight, Leaky)))
     assert found == {"CONFORMANCE": {"memory_prediction", "memory_peak"}}
 

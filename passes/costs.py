@@ -9,7 +9,9 @@ Refused: candidates that are no number formats (UsageError).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 
 from ..artifacts.formats import FORMATS, Format
 from ..artifacts.layouts import PageGroup, StoredTensor, plan_pages
@@ -27,8 +29,9 @@ def cost_table(graph: Graph, target: Target, candidates: Sequence[str] = ()) -> 
     groups = choice_groups(graph)
     chosen = {name for group in groups for name in group}
     rest = [p.name for p in graph.params if p.name not in chosen]
-    scores = [_group(graph, target, [table[n] for n in group], names) for group in groups]
-    scores += [_group(graph, target, [table[name]], ()) for name in rest]
+    loads = _loads(graph)
+    scores = [_group(loads, target, [table[n] for n in group], names) for group in groups]
+    scores += [_group(loads, target, [table[name]], ()) for name in rest]
     return ScoreTable(scored=False, stats="", logical_parameters=sum(p.size for p in graph.params), groups=tuple(scores))
 
 
@@ -39,18 +42,27 @@ def stored_tensor(param: Param, format_name: str) -> StoredTensor:
 
 def pages_of(param: Param, format_name: str) -> PageGroup:
     """A param's pages as if it were alone. Slabs start at aligned offsets, so the pages of several tensors cost the sum of each."""
+    return _pages_like(replace(param, name="alone", layer=0, encoding=""), format_name)
+
+
+@cache
+def _pages_like(param: Param, format_name: str) -> PageGroup:
+    """Layers are alike: what matters is shape, dtype and role."""
     (group,) = plan_pages([stored_tensor(param, format_name)]).groups
     return group
 
 
-def _group(graph: Graph, target: Target, params: list[Param], candidates: Sequence[str]) -> GroupScores:
+def _group(loads: Mapping[str, str], target: Target, params: list[Param], candidates: Sequence[str]) -> GroupScores:
+    matrices: dict[str, list[Param]] = {}
+    for p in params:
+        matrices.setdefault(loads[p.name], []).append(p)
     dtypes = {p.dtype for p in params}
     stored = dtypes.pop() if len(dtypes) == 1 else "f32"  # no narrower format holds two dtypes exactly
     options = (
         Option(
             format=name,
             encoded_bytes=sum(pages_of(p, name).total_bytes for p in params),
-            resident_bytes=sum(_resident(target, name, together) for together in _loads(graph, params)),
+            resident_bytes=sum(_resident(target, name, together) for together in matrices.values()),
         )
         for name in dict.fromkeys((*candidates, f"{stored}/1"))
     )
@@ -65,15 +77,14 @@ def _resident(target: Target, format_name: str, params: list[Param]) -> int:
     return target.resident_bytes(format_name, sum(p.shape[0] for p in params), params[0].shape[1], side_by_side)
 
 
-def _loads(graph: Graph, params: list[Param]) -> list[list[Param]]:
-    """Params that the runtime loads as one matrix: read by linears of one input, and by nothing else."""
+def _loads(graph: Graph) -> dict[str, str]:
+    """Param -> what the runtime loads it with: linears of one input form one matrix, but for weights that something else reads, too."""
     readers = Counter(i for n in graph.nodes for i in set(n.inputs))
-    by_input: dict[str, list[Param]] = {}
-    table = {p.name: p for p in params}
+    together = {p.name: f"@{p.name}" for p in graph.params}
     for node in graph.nodes:
-        if node.op == "linear" and node.inputs[1] in table and readers[node.inputs[1]] == 1:
-            by_input.setdefault(node.inputs[0], []).append(table.pop(node.inputs[1]))
-    return [*by_input.values(), *([p] for p in table.values())]
+        if node.op == "linear" and node.inputs[1] in together and readers[node.inputs[1]] == 1:
+            together[node.inputs[1]] = node.inputs[0]
+    return together
 
 
 def formats_of(table: ScoreTable) -> tuple[Format, ...]:

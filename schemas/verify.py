@@ -11,6 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from .build import IDS, POSITIONS
 from .errors import VerifyError
@@ -24,7 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _ENCODING = re.compile(r"[A-Za-z0-9_.\-]+/[0-9]+|")
 
 
-def infer(graph: Graph) -> tuple[dict[str, Type], tuple[str, ...]]:
+@lru_cache(maxsize=16)
+def infer(graph: Graph) -> tuple[Mapping[str, Type], tuple[str, ...]]:
     """Types of all names, and the violations of op rules met on the way."""
     types: dict[str, Type] = {i.name: i.type for i in graph.inputs}
     types.update((c.name, Type("f64", (len(c.values),))) for c in graph.consts)
@@ -40,7 +43,7 @@ def infer(graph: Graph) -> tuple[dict[str, Type], tuple[str, ...]]:
                 problem = str(e)
         if problem is not None:
             broken.append(f"node %{node.output} {node.op}: {problem}")
-    return types, tuple(broken)
+    return MappingProxyType(types), tuple(broken)
 
 
 def _form_problem(node: Node) -> str | None:

@@ -340,3 +340,25 @@ def test_opening_a_huge_checkpoint(layers: int, shards: int, tmp_path: Path) -> 
     assert (2 * int(weights), torch) == (total, "False")
     assert float(seconds) < 2
     assert int(mebibytes) < 300
+
+
+VERB = """
+import sys, time
+start = time.process_time()
+from thinlm.compiler.cli import run
+code = run(sys.argv[1:])
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(code, time.process_time() - start, peak // 1024, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("arguments", [("plan", "--budget", "40GiB"), ("inspect",)], ids=lambda a: a[0])
+def test_verbs_on_a_huge_checkpoint(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`plan` and `inspect` answer from headers alone: under 2 s of processor time and 300 MiB, without torch."""
+    huge(tmp_path / "huge", 60, 30)
+    command = [sys.executable, "-c", VERB, arguments[0], str(tmp_path / "huge"), *arguments[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, seconds, mebibytes, torch = done.stdout.splitlines()[-1].split()
+    assert (code, torch) == ("0", "False"), done.stderr
+    assert float(seconds) < 2
+    assert int(mebibytes) < 300

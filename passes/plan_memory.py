@@ -92,7 +92,7 @@ class _Run:
         return {
             "ids, positions": 2 * I32 * self.tokens,
             "kernel tables": self.target.table_bytes(frozenset(self._loads()), self.tokens),
-            "rope tables": sum(2 * F32 * self.tokens * frequencies[name] for name, _ in ropes) + 8 * sum(frequencies.values()),
+            "rope tables": sum(4 * F32 * self.tokens * frequencies[name] for name, _ in ropes) + 8 * sum(frequencies.values()),
             "previous logits": sum(self._footprint(logits).out) if self.start else 0,
         }
 

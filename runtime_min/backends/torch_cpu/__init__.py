@@ -49,7 +49,7 @@ class _Step(threading.local):
     """What one thread's current step shares between layers."""
 
     positions: Tensor | None = None
-    angles: dict[tuple[int, float], tuple[Tensor, Tensor]]
+    angles: dict[tuple[int, float, bool], tuple[Tensor, Tensor]]
 
     def __init__(self) -> None:
         self.angles = {}
@@ -87,12 +87,17 @@ class TorchBackend:
 
     def _rotate(self, scale: float, interleaved: bool, x: Tensor, positions: Tensor, freqs: Tensor) -> Tensor:
         """Every layer rotates by the same angles: the tables are kept while the step's positions are the same tensor (held, so `is` is sound)."""
-        step, key = self._step, (freqs.data_ptr(), scale)
+        step, key = self._step, (freqs.data_ptr(), scale, interleaved)
         if step.positions is not positions:
             step.positions, step.angles = positions, {}
+        whole = not interleaved and 2 * len(freqs) == x.shape[-1]
         if key not in step.angles:
-            step.angles[key] = ops.rope_tables(positions, freqs, scale)
-        return ops.rotate(x, *step.angles[key], interleaved)
+            cos, sin = ops.rope_tables(positions, freqs, scale)
+            step.angles[key] = (torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)) if whole else (cos, sin)
+        cos, sin = step.angles[key]
+        if not whole:
+            return ops.rotate(x, cos, sin, interleaved)
+        return (x * cos).addcmul_(x.roll(len(freqs), -1), sin)  # halves swapped, one with its sign changed: the same products in 3 operations
 
     def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
         """KV storage."""

@@ -36,6 +36,8 @@ def linear(args: Args, _: Attrs) -> Tensor:
 def norm(args: Args, attrs: Attrs) -> Tensor:
     x, w, b = _padded(args, 3)
     kind, eps, groups = attrs["kind"], attrs["eps"], attrs["groups"]
+    if kind == "rms" and groups == 1 and w is not None and b is None:
+        return F.rms_norm(x, w.shape, w + attrs["offset"] if attrs["offset"] else w, eps)
     shape = x.shape
     if groups > 1:
         x = x.unflatten(-1, (groups, -1))

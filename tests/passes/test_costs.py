@@ -77,3 +77,17 @@ def test_targets() -> None:
     for target in TARGETS.values():
         assert set(target.candidates) <= set(FORMATS)
         assert len(target.candidates) == len(set(target.candidates)) >= 8
+
+
+@pytest.mark.parametrize("name", ["bf16/1", "int8-sym-g128/1", "int4-aff-g32/1"])
+def test_untying_costs_exactly_the_head(name: str) -> None:
+    """A tied embedding is counted once, in the file and on the device."""
+    totals = {}
+    for tied in (True, False):
+        graph = tiny_graph(Dims(tied=tied))
+        table = cost_table(graph, get_target("cpu"), (name, "f32/1"))
+        chosen = {g.params: g.option(name if len(g.options) > 1 else g.options[0].format) for g in table.groups}
+        totals[tied] = (sum(o.encoded_bytes for o in chosen.values()), sum(o.resident_bytes for o in chosen.values()))
+        head = chosen.get(("head",))
+    assert head is not None
+    assert (totals[False][0] - totals[True][0], totals[False][1] - totals[True][1]) == (head.encoded_bytes, head.resident_bytes)

@@ -161,7 +161,7 @@ def test_a_zero_row_must_stay_zero() -> None:
 
 
 def test_a_row_that_plain_rounding_hits_may_cost_one_rounding_of_a_scale() -> None:
-    assert FLOOR == np.finfo(np.float16).eps / 2, "half a step of a float16"
+    assert np.finfo(np.float16).eps / 2 == FLOOR, "half a step of a float16"
     source = np.tile(np.float32([-7, 7, 3, 0]), (10, 24)) * np.float32(1.25)
     near = source * np.float32(1 + FLOOR)
     assert checks(one(near, "f32/1"), source, dtype="f64")["row_error_ratio"].value == pytest.approx(1, rel=1e-3)

@@ -198,7 +198,7 @@ EXECUTED: dict[str, tuple[type[TorchBackend], set[str], bool]] = {
     "window off by one": (WindowOffByOne, {"backend_cosine", "backend_deviation", "cache_cosine", "cache_deviation"}, False),
     "stale block start": (StaleBlockStart, {"cache_cosine", "cache_deviation"}, True),
     "NaN when decoding": (NotANumberWhenDecoding, {"backend_cosine", "backend_deviation", "cache_cosine", "cache_deviation", "nonfinite"}, True),
-    "half precision in one product": (Half, {"backend_deviation", "cache_deviation"}, True),
+    "half precision in one product": (Half, {"backend_deviation"}, True),
 }
 
 
@@ -206,7 +206,8 @@ EXECUTED: dict[str, tuple[type[TorchBackend], set[str], bool]] = {
 def test_conformance_sees_damage_to_execution(whole: Path, damage: str) -> None:
     backend, metrics, only = EXECUTED[damage]
     found = failed(run(whole, open_candidate(whole, backend)))
-    assert found["CONFORMANCE"] == metrics
+    # A value rounded alike in both ways moves the cached run only where a last bit tips the rounding, so that figure may or may not fail.
+    assert metrics <= found["CONFORMANCE"] <= metrics | {"cache_deviation"}
     assert "STRUCTURE" not in found
     assert not only or set(found) == {"CONFORMANCE"}
 

@@ -24,7 +24,7 @@ from .formats import FORMATS, Format
 from .identity import artifact_id
 from .index import PageTable
 from .layouts import matrix_shape
-from .layouts.base import region, slab_count
+from .layouts.base import Region, region, slab_count
 from .packed import open_packed
 from .store import Store, a01_regular, open_folder, require_path
 
@@ -95,15 +95,31 @@ class Artifact:
 
     def slabs(self, name: str) -> Iterator[Slab]:
         """The encoded tensor in pieces that cover it once, in order along the axis that it was cut."""
-        tensor, fmt = self._tensor(name), self.format(name)
+        tensor = self._tensor(name)
+        for k in range(slab_count(tensor.shape, tensor.layout)):
+            yield self._slab(tensor, region(tensor.shape, tensor.layout, k), k)
+
+    def _slab(self, tensor: TensorEntry, part: Region, k: int) -> Slab:
         layout = tensor.layout
-        count = slab_count(tensor.shape, layout)
-        for k in range(count):
-            part = region(tensor.shape, layout, k)
-            page = check_pages.page_bytes(self.store, self.table, len(self.table.files) + layout.first_page + k)
-            start = layout.tail_offset if k == count - 1 else layout.offset
-            raw = page[start : start + part.nbytes(fmt)].reshape(part.rows, -1)
-            yield Slab(part.row0, part.row1, part.col0, part.col1, raw)
+        page = check_pages.page_bytes(self.store, self.table, len(self.table.files) + layout.first_page + k)
+        start = layout.tail_offset if k == slab_count(tensor.shape, layout) - 1 else layout.offset
+        raw = page[start : start + part.nbytes(self.format(tensor.name))].reshape(part.rows, -1)
+        return Slab(part.row0, part.row1, part.col0, part.col1, raw)
+
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """Some rows (a range or indices) and a range of columns of the tensor as a matrix, decoded; float32. Only the pages that hold them are read."""
+        tensor, fmt = self._tensor(name), self.format(name)
+        height, width = matrix_shape(tensor.shape)
+        wanted, (first, last, _) = np.arange(height)[rows], cols.indices(width)
+        out = np.empty((len(wanted), last - first), np.float32)
+        for k in range(slab_count(tensor.shape, tensor.layout)):
+            part = region(tensor.shape, tensor.layout, k)
+            here = np.flatnonzero((wanted >= part.row0) & (wanted < part.row1))
+            start, stop = max(first, part.col0), min(last, part.col1)
+            if len(here) and start < stop:
+                raw = self._slab(tensor, part, k).raw[wanted[here] - part.row0]
+                out[here, start - first : stop - first] = fmt.decode(raw, part.cols)[:, start - part.col0 : stop - part.col0]
+        return out
 
     def f32(self, name: str) -> np.ndarray:
         """The decoded tensor, float32, in its source shape."""

@@ -96,6 +96,15 @@ class _Permuted:
         array = self.base.f32(name)
         return np.take(array, self.axes[name][1], self.axes[name][0]) if name in self.axes else array
 
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """See `Weights.block`."""
+        if name not in self.axes:
+            return self.base.block(name, rows, cols)
+        axis, order = self.axes[name]
+        if axis == 0 and len(self.shape(name)) > 1:
+            return self.base.block(name, order[rows], cols)
+        return self.base.block(name, rows)[:, order[cols]]
+
     def slabs(self, name: str) -> Iterator[Slab]:
         """As stored; a permuted tensor is one slab, in the format that it had (a source's, which loses nothing)."""
         if name not in self.axes:

@@ -34,3 +34,7 @@ class Weights(Protocol):
     def f32(self, name: str) -> np.ndarray:
         """Decoded, float32, in the logical shape."""
         ...
+
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """Some rows (a range or indices) and a range of columns of the tensor as a matrix, decoded: a float32 array of its own."""
+        ...

@@ -96,3 +96,8 @@ class MemoryWeights:
     def f32(self, name: str) -> np.ndarray:
         """The array."""
         return self.arrays[name]
+
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """A part of the matrix."""
+        w = self.f32(name)
+        return w.reshape(-1, w.shape[-1])[rows, cols].copy()

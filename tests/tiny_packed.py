@@ -42,6 +42,10 @@ class Packed:
             matrix[s.row0 : s.row1, s.col0 : s.col1] = fmt.decode(s.raw, s.col1 - s.col0)
         return out
 
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        w = self.f32(name)
+        return w.reshape(-1, w.shape[-1])[rows, cols].copy()
+
 
 def _slabs(p: Param, w: np.ndarray) -> Iterator[Slab]:
     fmt = get_format(p.encoding)

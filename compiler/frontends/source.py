@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ...artifacts.formats import get_format
+from ...artifacts.layouts import matrix_shape
 from ...artifacts.safetensors_file import sha256_of_file
 from ...schemas.canonical import canonical_bytes
 from ...schemas.encoding import Slab
@@ -78,8 +79,7 @@ class SourceCheckpoint:
 
     def slabs(self, name: str) -> Iterator[Slab]:
         """Runs of whole rows of at most SLAB_BYTES (at least one row); a vector is one row. `raw` may view the mapped file."""
-        matrix = self._view(name)
-        matrix = matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
+        matrix = self._matrix(name)
         rows, cols = matrix.shape
         step = max(1, SLAB_BYTES // (cols * matrix.itemsize))
         for row in range(0, rows, step):
@@ -93,19 +93,34 @@ class SourceCheckpoint:
         matrix = out.reshape(1, -1) if out.ndim == 1 else out
         for slab in self.slabs(name):
             matrix[slab.row0 : slab.row1] = fmt.decode(slab.raw, slab.col1)
-        self._require_finite(name, matrix)
+        self._require_finite(name, matrix, slice(None), slice(None))
         return out
 
-    def _require_finite(self, name: str, matrix: np.ndarray) -> None:
-        """InputError naming the tensor in the checkpoint: nothing that follows has a meaning for NaN or infinity."""
-        if not np.isfinite(matrix.sum(dtype=np.float64)):  # of float32 values this overflows only when one of them is not finite
-            row, col = np.argwhere(~np.isfinite(matrix))[0]
-            where, value = f"{self.folder.path}: {self.bindings[name].tensor}", matrix[row, col]
-            raise InputError(f"{where}: row {row}, column {col} is {value}; the checkpoint is damaged, download it again")
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """See `Weights.block`; reads no more than it returns. InputError when a weight is not finite."""
+        stored = np.ascontiguousarray(self._matrix(name)[rows, cols])
+        out = get_format(self.encoding(name)).decode(stored.view(np.uint8), stored.shape[1])
+        self._require_finite(name, out, rows, cols)
+        return out
+
+    def _require_finite(self, name: str, values: np.ndarray, rows: slice | np.ndarray, cols: slice) -> None:
+        """InputError naming the tensor in the checkpoint and the place: nothing that follows has a meaning for NaN or infinity."""
+        if np.isfinite(values.sum(dtype=np.float64)):  # of float32 values this overflows only when one of them is not finite
+            return
+        row, col = np.argwhere(~np.isfinite(values))[0]
+        height, width = self._matrix(name).shape
+        place = f"row {np.arange(height)[rows][row]}, column {np.arange(width)[cols][col]}"
+        where = f"{self.folder.path}: {self.bindings[name].tensor}"
+        raise InputError(f"{where}: {place} is {values[row, col]}; the checkpoint is damaged, download it again")
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Tokenizer, chat template and generation config as they lie in the folder."""
         return self.folder.tokenizer_files()
+
+    def _matrix(self, name: str) -> np.ndarray:
+        """The mapped view as a matrix; a vector is one row."""
+        view = self._view(name)
+        return view.reshape(matrix_shape(view.shape))
 
     def _view(self, name: str) -> np.ndarray:
         if name not in self.bindings:

@@ -105,6 +105,9 @@ class Stored:
     def f32(self, name: str) -> np.ndarray:
         raise AssertionError("STRUCTURE reads the stored bytes")
 
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        return self.f32(name)[rows, cols].copy()
+
 
 class Source(Stored):
     def f32(self, name: str) -> np.ndarray:

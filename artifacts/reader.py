@@ -107,7 +107,7 @@ class Artifact:
         return Slab(part.row0, part.row1, part.col0, part.col1, raw)
 
     def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
-        """Some rows (a range or indices) and a range of columns of the tensor as a matrix, decoded; float32. Only the pages that hold them are read."""
+        """See `Weights.block`; only the pages that hold the part are read."""
         tensor, fmt = self._tensor(name), self.format(name)
         height, width = matrix_shape(tensor.shape)
         wanted, (first, last, _) = np.arange(height)[rows], cols.indices(width)

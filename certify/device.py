@@ -14,22 +14,23 @@ LIBRARIES = {"torch_cpu": ("numpy", "torch"), "interp": ("numpy",)}
 
 def this_device(backend: str) -> Device:
     """The machine that this process runs on."""
-    libraries = {name: found for name in LIBRARIES.get(backend, ("numpy",)) if (found := _version(name))}
-    return Device(cpu=_processor(), threads=len(os.sched_getaffinity(0)), libraries={"python": platform.python_version(), **libraries})
+    libraries = {name: found for name in LIBRARIES.get(backend, ("numpy",)) if (found := library_version(name))}
+    model = processor_field("model name") or platform.processor() or platform.machine()
+    return Device(cpu=model, threads=len(os.sched_getaffinity(0)), libraries={"python": platform.python_version(), **libraries})
 
 
-def _version(name: str) -> str:
+def library_version(name: str) -> str:
+    """The installed version of a distribution, "" when there is none."""
     try:
         return version(name)
     except PackageNotFoundError:
         return ""
 
 
-def _processor() -> str:
-    """The model name as Linux tells it, elsewhere the architecture."""
+def processor_field(name: str) -> str:
+    """What Linux says about the first processor ("model name", "vendor_id"); "" elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")

@@ -6,15 +6,14 @@ from importlib import metadata
 
 import msgspec
 
-from ..artifacts.identity import build_key, sha256_hex
+from ..artifacts.identity import build_key
 from ..passes.calibrate import Stats
 from ..passes.pipeline import PassRecord
 from ..runtime_min.tokenizer import Tokenizer
 from ..schemas.manifest import Claims, DroppedTensor, FileEntry, ModelInfo, PassEntry, Provenance, SourceInfo
 from ..schemas.plan import Plan
+from .ingredients import ingredients
 from .prepare import Prepared
-
-DEVICE_CLASS = "cpu"  # what calibrates and rounds
 
 
 def source_info(prepared: Prepared) -> SourceInfo:
@@ -25,19 +24,12 @@ def source_info(prepared: Prepared) -> SourceInfo:
     return SourceInfo(kind="hf", name=prepared.path.resolve().name, digest=prepared.source.digest(), files=files)
 
 
-def key_of(prepared: Prepared, calibration: str, stats: Stats | None) -> str:
-    """build_key: the same inputs give the same payload_root. `calibration` is the digest of the text, empty when none was used."""
-    return build_key(
-        {
-            "source": prepared.source.digest(),
-            "tokenizer": {name: sha256_hex(data) for name, data in prepared.source.tokenizer_files().items()},
-            "recipe": msgspec.to_builtins(prepared.recipe),
-            "calibration": calibration,
-            "stats": "" if stats is None else stats.digest(),
-            "code": metadata.version("thinlm"),
-            "device_class": DEVICE_CLASS,
-        }
-    )
+def key_of(prepared: Prepared, calibration: str, recorded: Stats | None) -> str:
+    """build_key: the same inputs give the same payload_root. Needs nothing that a compile computes.
+
+    `calibration`: digest of the text that statistics are computed from, "" when none is read; `recorded`: statistics that are read instead.
+    """
+    return build_key(ingredients(prepared, calibration, recorded))
 
 
 def model_facts(prepared: Prepared, tokenizer: Tokenizer) -> ModelInfo:

@@ -113,10 +113,11 @@ def _compile(job: Job, prepared: Prepared, progress: Progress) -> Outcome:
     search = _search(job, prepared, tokenizer, calibration, progress)
     graph, records = run_pipeline(prepared.graph, encode_pipeline(search.choice.allocation.encodings), gated=True)
     with progress.stage("hash source"):
-        key = key_of(prepared, search.text, search.stats)
+        key = key_of(prepared, search.text, search.stats if job.stats else None)
     plan = _plan(prepared, search)
     pages = plan_pages([stored_tensor(p, p.encoding) for p in graph.params])
-    writer = ArtifactWriter(job.output, pages, force=job.force, resume=job.resume, key=key)
+    made_from = key if search.stats is None else f"{key} {search.stats.digest()}"  # pages rounded by other statistics are not gone on with
+    writer = ArtifactWriter(job.output, pages, force=job.force, resume=job.resume, key=made_from)
     _write_pages(writer, prepared, graph, search.stats, progress)
     _write_files(writer, prepared, graph, plan)
     provenance = provenance_of(prepared, (*prepared.records, *records), search.text)

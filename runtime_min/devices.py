@@ -1,6 +1,8 @@
-"""Devices by name, parsed in one place: `cpu` (torch), `interp` (numpy)."""
+"""Devices by name, parsed in one place: `cpu` (torch), `interp` (numpy). A device opened with a `spill` folder holds no model in anonymous memory."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from ..schemas.errors import BackendError, UsageError
 from .backend import Backend
@@ -8,8 +10,11 @@ from .backend import Backend
 DEVICES = ("cpu", "interp")
 
 
-def open_backend(device: str) -> Backend:
-    """The backend that `device` names; UsageError for an unknown name, BackendError when an extra is missing."""
+def open_backend(device: str, spill: Path | None = None) -> Backend:
+    """The backend that `device` names; UsageError for an unknown name, BackendError when an extra is missing.
+
+    `spill` is a folder for unnamed files: slower, and resident memory is bounded by what one step of a run needs.
+    """
     kind = device.partition(":")[0]
     if device not in DEVICES:
         if kind in ("cuda", "vulkan"):
@@ -21,4 +26,4 @@ def open_backend(device: str) -> Backend:
         return NumpyBackend()
     from .backends.torch_cpu import TorchBackend
 
-    return TorchBackend()
+    return TorchBackend(spill)

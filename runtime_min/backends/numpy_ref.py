@@ -1,6 +1,6 @@
 """The interpreter as a backend (`--device interp`): slow, torch-free, and the meaning that other backends are compared with.
 
-Matrices stay as stored and are decoded at each use; values are `dtype`, float32 or float64.
+Weights stay as stored; matrices are decoded a few rows at a time, at each use (interp_weights.py). Values are `dtype`, float32 or float64.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from ...artifacts.formats.floats import bf16_to_f32, f32_to_bf16
 from ...schemas.graph import Param
 from ..interp import REFERENCE
+from ..interp_weights import Streamed
 from ..weights import Weights
 
 
@@ -23,10 +24,21 @@ class _Stored:
     """Params that are decoded when used."""
 
     names: tuple[str, ...]
-    weights: Weights
+    streamed: Streamed
 
-    def arrays(self, dtype: Any) -> tuple[np.ndarray, ...]:
-        return tuple(self.weights.f32(n).astype(dtype) for n in self.names)
+    def whole(self) -> np.ndarray:
+        """The only param."""
+        (name,) = self.names
+        return self.streamed.whole(name)
+
+    def linear(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        """x times each matrix transposed."""
+        return tuple(self.streamed.linear(x, name) for name in self.names)
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of the only matrix."""
+        (name,) = self.names
+        return self.streamed.rows(name, ids)
 
 
 class _Store:
@@ -56,11 +68,11 @@ class NumpyBackend:
 
     def load(self, params: Sequence[Param], weights: Weights) -> _Stored:
         """Only remembers where the weights are."""
-        return _Stored(tuple(p.name for p in params), weights)
+        return _Stored(tuple(p.name for p in params), Streamed(weights, self._dtype))
 
     def kernel(self, op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
         """The reference function, results rounded to the backend's dtype."""
-        return partial(_linear if op == "linear" else _run, REFERENCE[op], attrs, self._dtype)
+        return partial(_KERNELS.get(op, _run), REFERENCE[op], attrs, self._dtype)
 
     def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
         """KV storage."""
@@ -78,17 +90,25 @@ class NumpyBackend:
         """Nothing is held."""
 
 
-def _plain(x: Any, dtype: Any) -> Any:
-    return x.arrays(dtype)[0] if isinstance(x, _Stored) else x
+def _plain(x: Any) -> Any:
+    return x.whole() if isinstance(x, _Stored) else x
 
 
 def _run(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, *args: Any, **extra: Any) -> np.ndarray:
-    return fn([_plain(a, dtype) for a in args], attrs, **extra).astype(dtype)
+    return fn([_plain(a) for a in args], attrs, **extra).astype(dtype)
+
+
+def _embedding(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, ids: np.ndarray, table: Any) -> np.ndarray:
+    return table.rows(ids) if isinstance(table, _Stored) else _run(fn, attrs, dtype, ids, table)
 
 
 def _linear(fn: Callable[..., np.ndarray], attrs: dict[str, Any], dtype: Any, x: np.ndarray, w: Any, *biases: Any) -> Any:
     """A tuple for several weights, an array for one, which may also be a computed value."""
-    weights = w.arrays(dtype) if isinstance(w, _Stored) else (w,)
-    given = [_plain(b, dtype) for b in biases] or [None] * len(weights)
-    outs = [fn([x, a, b], attrs).astype(dtype) for a, b in zip(weights, given, strict=True)]
+    if not isinstance(w, _Stored):
+        return _run(fn, attrs, dtype, x, w, *biases)
+    given = [_plain(b) for b in biases] or [None] * len(w.names)
+    outs = [y if b is None else (y + b).astype(dtype) for y, b in zip(w.linear(x), given, strict=True)]
     return tuple(outs) if len(outs) > 1 else outs[0]
+
+
+_KERNELS = {"linear": _linear, "embedding": _embedding}

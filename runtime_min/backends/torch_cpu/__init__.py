@@ -1,7 +1,8 @@
 """torch on the CPU (`--device cpu`): packed matrices as `PackedLinear` holds them, float32 activations.
 
-A source checkpoint's matrices are held as dense float32 (it is the reference); an artifact's stay packed. Raises BackendError when torch
-is missing.
+A source checkpoint's matrices are held as dense float32 (it is the reference); an artifact's stay packed. With a `spill` folder nothing that
+grows with the model is held in anonymous memory: packed matrices and KV lie in unnamed files there (memory.py; the same bits), a source's
+matrices stay in the mapped checkpoint (linear_streamed.py). Raises BackendError when torch is missing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ except ModuleNotFoundError as e:
 
 from . import ops
 from .linear import PackedLinear
+from .linear_streamed import StreamedMatrix
+from .memory import Spill, Zeros, ordinary
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _VECTOR_ROLES = ("norm", "bias")
@@ -58,8 +62,10 @@ class _Step(threading.local):
 class TorchBackend:
     """See module docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, spill: Path | None = None) -> None:
         self.name = "torch_cpu"
+        self._zeros: Zeros = ordinary if spill is None else Spill(spill)
+        self._streams = spill is not None
         self._step = _Step()
 
     def load(self, params: Sequence[Param], weights: Weights) -> Any:
@@ -67,10 +73,12 @@ class TorchBackend:
         first = params[0]
         if first.role in _VECTOR_ROLES:
             return torch.from_numpy(np.ascontiguousarray(weights.f32(first.name)))
+        if weights.kind == "source" and self._streams:
+            return StreamedMatrix(weights, [p.name for p in params])
         if weights.kind == "source":
             return _Dense([torch.from_numpy(np.ascontiguousarray(weights.f32(p.name))) for p in params])
         shapes = [(p.shape[0], p.shape[1]) for p in params]
-        return PackedLinear.from_slabs(weights.encoding(first.name), shapes, [weights.slabs(p.name) for p in params])
+        return PackedLinear.from_slabs(weights.encoding(first.name), shapes, [weights.slabs(p.name) for p in params], self._zeros)
 
     def kernel(self, op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
         """The op's torch function."""
@@ -101,7 +109,7 @@ class TorchBackend:
 
     def alloc(self, shape: tuple[int, ...], dtype: str) -> _Store:
         """KV storage."""
-        return _Store(torch.zeros(shape, dtype=_DTYPES[dtype]))
+        return _Store(self._zeros(shape, _DTYPES[dtype]))
 
     def put(self, array: np.ndarray) -> Tensor:
         """A tensor of the same numbers."""

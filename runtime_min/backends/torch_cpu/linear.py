@@ -19,6 +19,7 @@ from ....schemas.errors import InputError
 from ...targets import int_codes
 from .linear_int import IntMatrix
 from .linear_stored import StoredMatrix
+from .memory import Zeros, ordinary
 
 
 class _Matrix(Protocol):
@@ -44,14 +45,16 @@ class PackedLinear:
         self._matrix = matrix
 
     @classmethod
-    def from_slabs(cls, format_name: str, shapes: Sequence[tuple[int, int]], slabs: Sequence[Iterable[Slab]]) -> PackedLinear:
-        """Load matrices of `shapes`, `slabs` of each in any order, one slab at a time."""
+    def from_slabs(
+        cls, format_name: str, shapes: Sequence[tuple[int, int]], slabs: Sequence[Iterable[Slab]], zeros: Zeros = ordinary
+    ) -> PackedLinear:
+        """Load matrices of `shapes`, `slabs` of each in any order, one slab at a time, into what `zeros` gives."""
         fmt = get_format(format_name)
         rows, cols = sum(shape[0] for shape in shapes), shapes[0][1]
         if any(shape[1] != cols for shape in shapes):
             raise InputError(f"matrices {list(shapes)} read one input, so they must have the same number of columns")
         codes = int_codes(fmt)
-        matrix = StoredMatrix(fmt, rows, cols) if codes is None else IntMatrix(fmt, codes, rows, cols)
+        matrix = StoredMatrix(fmt, rows, cols, zeros) if codes is None else IntMatrix(fmt, codes, rows, cols, zeros)
         first = 0
         for shape, parts in zip(shapes, slabs, strict=True):
             covered = 0

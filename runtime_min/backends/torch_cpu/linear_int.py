@@ -17,6 +17,7 @@ from ....artifacts.formats import Format
 from ....schemas.encoding import Slab
 from ....schemas.errors import InputError
 from ...targets import BLOCK_ROWS, FEW_TOKENS, TOKEN_TILE, IntCodes, block_widths
+from .memory import Zeros, ordinary
 from .pack_codes import CodeSpan, CodeTable
 
 _ALIGN = 64  # bytes
@@ -25,10 +26,10 @@ _ALIGN = 64  # bytes
 class IntMatrix:
     """Weights [rows, cols] as integer codes."""
 
-    def __init__(self, fmt: Format, codes: IntCodes, rows: int, cols: int) -> None:
+    def __init__(self, fmt: Format, codes: IntCodes, rows: int, cols: int, zeros: Zeros = ordinary) -> None:
         self._format, self._codes = fmt, codes
         self._rows, self._cols = rows, cols
-        self._blocks = [_Block(codes, codes.groups(cols), width) for width in block_widths(rows)]
+        self._blocks = [_Block(codes, codes.groups(cols), width, zeros) for width in block_widths(rows)]
         self._width = sum(block.width for block in self._blocks)
         self._padding = codes.groups(cols) * codes.group - cols
 
@@ -92,12 +93,12 @@ class IntMatrix:
 class _Block:
     """`width` outputs: a table of codes, scale and min f16[groups, width]."""
 
-    def __init__(self, codes: IntCodes, groups: int, width: int) -> None:
+    def __init__(self, codes: IntCodes, groups: int, width: int, zeros: Zeros) -> None:
         self.width = width
         self._codes = codes
-        self._table = CodeTable(codes.held_bits, width, groups * codes.group, codes.centre)
-        self._scale = torch.zeros(groups, width, dtype=torch.float16)
-        self._min = torch.zeros(groups, width, dtype=torch.float16) if codes.affine else None
+        self._table = CodeTable(codes.held_bits, width, groups * codes.group, codes.centre, zeros)
+        self._scale = zeros((groups, width), torch.float16)
+        self._min = zeros((groups, width), torch.float16) if codes.affine else None
         step = codes.groups_per_span(width)
         self._spans = [self._span(g, min(g + step, groups)) for g in range(0, groups, step)]
 

@@ -12,16 +12,17 @@ from torch import Tensor
 from ....artifacts.formats import Format
 from ....schemas.encoding import Slab
 from ...targets import SCRATCH, stored_type
+from .memory import Zeros, ordinary
 
-_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
 
 
 class StoredMatrix:
     """Weights [rows, cols] of a format without integer codes."""
 
-    def __init__(self, fmt: Format, rows: int, cols: int) -> None:
-        self._format = fmt
-        self._values = torch.zeros(rows, cols, dtype=_TYPES[stored_type(fmt)])
+    def __init__(self, fmt: Format, rows: int, cols: int, zeros: Zeros = ordinary) -> None:
+        self._format, self._zeros = fmt, zeros
+        self._values = zeros((rows, cols), TYPES[stored_type(fmt)])
         self._scales: dict[tuple[int, int], Tensor] = {}  # per range of columns f32[rows, 1]
 
     @property
@@ -35,14 +36,16 @@ class StoredMatrix:
         wide, *scale = (parts[part.name] for part in self._format.spec.parts)
         _bits(self._values)[place, slab.col0 : slab.col1] = wide.view(f"u{wide.itemsize}")
         if scale:
-            held = self._scales.setdefault((slab.col0, slab.col1), torch.zeros(len(self._values), 1))
-            held.numpy()[place] = scale[0]
+            cols = (slab.col0, slab.col1)
+            if cols not in self._scales:
+                self._scales[cols] = self._zeros((len(self._values), 1), torch.float32)
+            self._scales[cols].numpy()[place] = scale[0]
 
     def multiply(self, x: Tensor) -> Tensor:
         """f32[M, cols] -> f32[M, rows]."""
         rows, cols = self._values.shape
         step = rows if self._values.dtype == torch.float32 else max(1, SCRATCH // (4 * cols))
-        parts = [_product(x, self._decode(slice(r, r + step))) for r in range(0, rows, step)]
+        parts = [product(x, self._decode(slice(r, r + step))) for r in range(0, rows, step)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ def _bits(values: Tensor) -> np.ndarray:
     return values.view(kinds[values.itemsize]).numpy()
 
 
-def _product(x: Tensor, w: Tensor) -> Tensor:
+def product(x: Tensor, w: Tensor) -> Tensor:
     """x [M, K] times w [N, K] transposed."""
     if len(x) == 1:
         return torch.mv(w, x[0])[None]

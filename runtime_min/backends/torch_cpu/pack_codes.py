@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...targets import TAIL, table_row_bytes
+from .memory import Zeros, ordinary
 
 _KERNEL = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
 _RUN = 8  # inputs that one inner loop of the AND covers; divides every group
@@ -27,10 +28,10 @@ _RUN = 8  # inputs that one inner loop of the AND covers; divides every group
 class CodeTable:
     """Codes of `bits` bits of `width` outputs and `depth` inputs: u8[depth, width bits / 8 + TAIL]."""
 
-    def __init__(self, bits: int, width: int, depth: int, centre: float) -> None:
+    def __init__(self, bits: int, width: int, depth: int, centre: float, zeros: Zeros = ordinary) -> None:
         self.bits = bits
         self.per_position = width * bits // 8
-        self.table = torch.zeros(depth, table_row_bytes(width, bits), dtype=torch.uint8)
+        self.table = zeros((depth, table_row_bytes(width, bits)), torch.uint8)
         self.table[:, -TAIL:] = torch.tensor(list(struct.pack("<ff", 1.0, -centre)), dtype=torch.uint8)
 
     def fill(self, row: int, col: int, codes: np.ndarray) -> None:

@@ -79,9 +79,14 @@ def softcap(args: Args, attrs: Attrs) -> np.ndarray:
 def embedding(args: Args, attrs: Attrs) -> np.ndarray:
     """Rows of table [V, H] at ids [...]; InputError when an id is no row."""
     ids, table = _arg(args, 0), _arg(args, 1)
-    if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
-        raise InputError(f"ids must lie in [0, {len(table)}), got {ids.min()} to {ids.max()}")
+    require_ids(ids, len(table))
     return table[ids]
+
+
+def require_ids(ids: np.ndarray, rows: int) -> None:
+    """InputError unless every id is one of `rows` rows."""
+    if ids.size and (ids.min() < 0 or ids.max() >= rows):
+        raise InputError(f"ids must lie in [0, {rows}), got {ids.min()} to {ids.max()}")
 
 
 def linear(args: Args, attrs: Attrs) -> np.ndarray:

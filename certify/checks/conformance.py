@@ -45,7 +45,7 @@ def texts_of(ids: np.ndarray, length: int) -> np.ndarray:
 
 def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """The model's own backend against the interpreter, over texts [n, T]."""
-    wanted = evaluate(model.graph, model.weights.f32, texts)["logits"]
+    wanted = evaluate(model.graph, model.weights, texts)["logits"]
     how = f"reference=interp-float64,tokens={texts.shape[1]}"
     shipped, exact = (
         Positions.join(compare(want, m.forward(ids), vocabulary) for want, ids in zip(wanted, texts, strict=True)) for m in (model, _exact(model))

@@ -35,7 +35,7 @@ class Opened:
     model: Any
 
     def run(self, ids: np.ndarray, dtype: type = np.float64) -> dict[str, np.ndarray]:
-        return {name: value[0] for name, value in evaluate(self.graph, self.weights.f32, ids, dtype).items()}
+        return {name: value[0] for name, value in evaluate(self.graph, self.weights, ids, dtype).items()}
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -128,7 +128,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = checkpoints.write(request.param, tmp_path_factory.mktemp(request.param))
     graph, weights, info = open_checkpoint(folder)
     ids = checkpoints.prompt(info.vocab_size, TOKENS)
-    return Base(folder, checkpoints.load(folder), graph, ids, evaluate(graph, weights.f32, ids, np.float32)["logits"][0])
+    return Base(folder, checkpoints.load(folder), graph, ids, evaluate(graph, weights, ids, np.float32)["logits"][0])
 
 
 def mutations(config: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -154,7 +154,7 @@ def difference(base: Base) -> float | str:
         want = checkpoints.trace(checkpoints.with_config_of(base.model, base.folder), base.ids)["logits"]
     except Exception as e:  # noqa: BLE001  transformers fails in every way
         return f"{type(e).__name__}: {e}"[:300]
-    got = base.logits if graph == base.graph else evaluate(graph, weights.f32, base.ids, np.float32)["logits"][0]
+    got = base.logits if graph == base.graph else evaluate(graph, weights, base.ids, np.float32)["logits"][0]
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 

@@ -43,7 +43,7 @@ def test_the_example_is_exact(example: Pass, graph: Graph) -> None:
     folded, _ = run_pipeline(graph, (example,))
     weights, ids = weights_of(graph), random_ids(2, 5)
     with np.errstate(all="ignore"):
-        before, after = (evaluate(g, weights.__getitem__, ids) for g in (graph, folded))
+        before, after = (evaluate(g, weights, ids) for g in (graph, folded))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
     if graph.name == "double":

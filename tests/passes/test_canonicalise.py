@@ -48,7 +48,7 @@ def test_outputs_keep_their_bits(seed: int) -> None:
     assert [name for name, _ in simple.outputs] == [name for name, _ in graph.outputs]
     weights, ids = weights_of(graph), random_ids(2, 5, seed)
     with np.errstate(all="ignore"):  # a square root of a negative number is the same NaN on both sides
-        before, after = (evaluate(g, weights.__getitem__, ids) for g in (graph, simple))
+        before, after = (evaluate(g, weights, ids) for g in (graph, simple))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 

@@ -55,7 +55,7 @@ def test_any_order_is_exact_on_integers(order: list[int], bias: bool, seed: int)
     graph, _ = run_pipeline(integer_block(bias=bias), import_pipeline())
     weights, ids = Integers(graph, seed), np.arange(7)[None]
     moved = permuted(weights, graph, (("blk.0.ffn", tuple(order)),))
-    before, after = (evaluate(graph, w.f32, ids)["logits"] for w in (weights, moved))
+    before, after = (evaluate(graph, w, ids)["logits"] for w in (weights, moved))
     np.testing.assert_array_equal(after, before)
     np.testing.assert_array_equal(moved.f32("blk.0.ffn.down"), weights.f32("blk.0.ffn.down")[:, order])
     if order != sorted(order):
@@ -69,7 +69,7 @@ def test_a_real_model_is_within_rounding(random) -> None:
     weights, ids = MemoryWeights(graph), np.arange(12)[None]
     orders = tuple((f.name, tuple(random.sample(range(f.channels), f.channels))) for f in find_ffns(graph))
     assert [name for name, _ in orders] == ["blk.0.ffn", "blk.1.ffn", "blk.2.ffn"]
-    before, after = (evaluate(graph, w.f32, ids)["logits"] for w in (weights, permuted(weights, graph, orders)))
+    before, after = (evaluate(graph, w, ids)["logits"] for w in (weights, permuted(weights, graph, orders)))
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-12 * np.abs(before).max())
 
 

@@ -63,7 +63,7 @@ def real_kl(graph: Graph, weights: MemoryWeights, name: str, error: np.ndarray) 
     moved = {**weights.arrays, name: weights.arrays[name] + error}
     total, count = 0.0, 0
     for window in WINDOWS:
-        a, b = (_log_softmax(evaluate(graph, w.__getitem__, window[None])["logits"][0]) for w in (weights.arrays, moved))
+        a, b = (_log_softmax(evaluate(graph, w, window[None])["logits"][0]) for w in (weights.arrays, moved))
         total += float((np.exp(a) * (a - b)).sum())
         count += len(window)
     return total / count

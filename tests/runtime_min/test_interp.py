@@ -202,7 +202,7 @@ def test_masked_softmax_rows() -> None:
 def test_ids_outside_the_table_are_refused(bad: int) -> None:
     graph = one_op("neg", [(4,)], {})
     with pytest.raises(InputError, match=rf"ids must lie in \[0, {VOCAB}\), got"):
-        evaluate(graph, weights_of(graph).__getitem__, np.array([[1, bad]]))
+        evaluate(graph, weights_of(graph), np.array([[1, bad]]))
 
 
 # evaluate
@@ -215,8 +215,8 @@ def test_evaluate_random_graphs() -> None:
         weights, ids = weights_of(graph), random_ids(2, 3)
         keep = [n.output for n in graph.nodes]
         with np.errstate(all="ignore"):
-            everything = evaluate(graph, weights.__getitem__, ids, np.float32, keep=keep)
-            outputs = evaluate(graph, weights.__getitem__, ids, np.float32)
+            everything = evaluate(graph, weights, ids, np.float32, keep=keep)
+            outputs = evaluate(graph, weights, ids, np.float32)
         assert list(outputs) == [name for name, _ in graph.outputs]
         assert set(everything) == {*outputs, *keep}
         for name, value in graph.outputs:
@@ -226,7 +226,7 @@ def test_evaluate_random_graphs() -> None:
 
 def test_padded_rows_equal_rows_alone() -> None:
     graph = one_op("attention", [(4, 6), (2, 6), (2, 6), "positions"], {"scale": 0.4, "cache": 0, "window": 3})
-    weights = weights_of(graph).__getitem__
+    weights = weights_of(graph)
     ids = random_ids(1, 6)
     alone = evaluate(graph, weights, ids)["out"]
     padded_ids = np.concatenate([np.zeros((1, 3), int), ids], 1)
@@ -236,7 +236,7 @@ def test_padded_rows_equal_rows_alone() -> None:
 
 def test_default_positions_count_from_zero() -> None:
     graph = one_op("rope", [(2, 6), "positions", ("c", 1.0, 0.25)], {})
-    weights, ids = weights_of(graph).__getitem__, random_ids(2, 5)
+    weights, ids = weights_of(graph), random_ids(2, 5)
     expected = evaluate(graph, weights, ids, positions=np.array([[0, 1, 2, 3, 4]] * 2))
     for name, value in evaluate(graph, weights, ids).items():
         np.testing.assert_array_equal(value, expected[name])

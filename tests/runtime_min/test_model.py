@@ -37,7 +37,7 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float = 2e-5) -> bool:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_trace_equals_interp(backend: str, case: str, kind: str) -> None:
     m = model(backend, CASES[case], kind)
-    got, expected = m.trace(ids(33)), evaluate(m.graph, m.weights.f32, ids(33)[None])
+    got, expected = m.trace(ids(33)), evaluate(m.graph, m.weights, ids(33)[None])
     assert set(got) == set(expected) == {"hidden.embed", *(f"hidden.{i}" for i in range(3)), "hidden.final", "logits"}
     assert all(close(got[n], expected[n][0]) for n in got)
     assert close(m.forward(ids(33)), expected["logits"][0])

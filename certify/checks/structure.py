@@ -2,7 +2,8 @@
 
 1. `graph_differences`: entries of the graph that differ from a fresh import of the source, encodings and facts aside.
 2. `row_error_ratio`, `rows_reversed`, `lossless_differences`: every stored tensor against the source's, row by row, slab by slab as decoded
-   from the stored bytes. A recorded order of FFN channels is undone first.
+   from the stored bytes. A recorded order of FFN channels is undone first. At most BLOCK weights are decoded at
+   a time (one row at least).
 3. `file_differences`: tokenizer, template and other listed files, byte for byte.
 A row's error is |decoded - source| / |source|, relative to that of plain rounding in the same slabs, but not below FLOOR: a row that plain rounding
 happens to hit exactly may still cost one rounding of a float16 scale.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from ...schemas.manifest import FileEntry
 from ..plain_rounding import round_plainly
 
 FLOOR = 2.0**-11  # relative error of one float16 rounding
+BLOCK = 1 << 20  # weights
 
 CHANNEL_AXIS = {"gate": 0, "gate.bias": 0, "up": 0, "up.bias": 0, "down": 1}  # of an FFN's tensors
 METRICS = ("graph_differences", "row_error_ratio", "rows_reversed", "lossless_differences", "file_differences")
@@ -94,44 +97,62 @@ def tensor_checks(stored: Weights, source: Weights, params: tuple[Param, ...], o
     """Compare every param; `done(name)` is called after each."""
     tally = _Tally()
     for p in params:
-        original = _in_stored_order(p.name, source.f32(p.name), orders)
-        _compare_tensor(p, stored, original.reshape(-1, original.shape[-1]), tally)
+        _compare_tensor(p, stored, _Original(source, p.name, orders), tally)
         done(p.name)
     return tally.checks()
 
 
-def _in_stored_order(name: str, w: np.ndarray, orders: Orders) -> np.ndarray:
-    """The source's tensor with FFN channels in the order in which they are stored."""
-    for ffn, order in orders.items():
-        axis = CHANNEL_AXIS.get(name.removeprefix(f"{ffn}."))
-        if axis is None or not name.startswith(f"{ffn}."):
-            continue
-        if not np.array_equal(np.sort(order), np.arange(w.shape[axis])):
-            raise CertifyError(f"{name}: the recorded channel order is no permutation of {w.shape[axis]} channels")
-        return np.take(w, order, axis)
-    return w
+class _Original:
+    """The source's tensor as a matrix [rows, cols], FFN channels in the order in which they are stored."""
+
+    def __init__(self, source: Weights, name: str, orders: Orders) -> None:
+        self._source, self._name = source, name
+        shape = source.shape(name)
+        self.rows, self.cols = prod(shape[:-1]), shape[-1]
+        self._order: np.ndarray | None = None
+        self._of_rows = False
+        for ffn, order in orders.items():
+            axis = CHANNEL_AXIS.get(name.removeprefix(f"{ffn}."))
+            if axis is None or not name.startswith(f"{ffn}."):
+                continue
+            if not np.array_equal(np.sort(order), np.arange(shape[axis])):
+                raise CertifyError(f"{name}: the recorded channel order is no permutation of {shape[axis]} channels")
+            self._order, self._of_rows = order, axis == 0 and len(shape) > 1
+
+    def block(self, rows: slice) -> np.ndarray:
+        """Some rows, float32 [n, cols]."""
+        if self._order is None:
+            return self._source.block(self._name, rows)
+        if self._of_rows:
+            return self._source.block(self._name, self._order[rows])
+        return np.take(self._source.block(self._name, rows), self._order, 1)
 
 
-def _compare_tensor(p: Param, stored: Weights, source: np.ndarray, tally: _Tally) -> None:
-    """Compare the slabs of one tensor with `source` [rows, cols]."""
-    fmt = get_format(stored.encoding(p.name))
-    rows, seen = len(source), 0
-    error, plain, dot, decoded_norm = (np.zeros(rows) for _ in range(4))
-    for slab in stored.slabs(p.name):
-        a = source[slab.row0 : slab.row1, slab.col0 : slab.col1]
-        b = fmt.decode(slab.raw, slab.col1 - slab.col0)
-        r = slice(slab.row0, slab.row1)
-        seen += a.size
-        if fmt.is_lossless_for(p.dtype):
-            _count_changes(p.name, a, b, tally)
-        else:
-            plain[r] += _squares(round_plainly(fmt, a).astype(np.float64) - a)
-        error[r] += _squares(b.astype(np.float64) - a)
-        dot[r] += np.einsum("ij,ij->i", a, b, dtype=np.float64)
-        decoded_norm[r] += _squares(b.astype(np.float64))
-    if seen != source.size:
-        raise CertifyError(f"{p.name}: slabs hold {seen} weights, the tensor has {source.size}")
-    _tally_rows(p.name, tally, _squares(source.astype(np.float64)), (error, plain, dot, decoded_norm))
+def _compare_tensor(p: Param, stored: Weights, source: _Original, tally: _Tally) -> None:
+    """Compare the slabs of one tensor with the source's weights in their place, some rows of both at a time."""
+    fmt, slabs = get_format(stored.encoding(p.name)), tuple(stored.slabs(p.name))
+    seen = sum((s.row1 - s.row0) * (s.col1 - s.col0) for s in slabs)
+    if seen != source.rows * source.cols:
+        raise CertifyError(f"{p.name}: slabs hold {seen} weights, the tensor has {source.rows * source.cols}")
+    error, plain, dot, decoded_norm, norm = (np.zeros(source.rows) for _ in range(5))
+    step = max(1, BLOCK // source.cols)
+    for first in range(0, source.rows, step):
+        block = source.block(slice(first, min(first + step, source.rows)))
+        norm[first : first + len(block)] = _squares(block.astype(np.float64))
+        for slab in slabs:
+            r = slice(max(first, slab.row0), min(first + len(block), slab.row1))
+            if r.start >= r.stop:
+                continue
+            a = block[r.start - first : r.stop - first, slab.col0 : slab.col1]
+            b = fmt.decode(slab.raw[r.start - slab.row0 : r.stop - slab.row0], slab.col1 - slab.col0)
+            if fmt.is_lossless_for(p.dtype):
+                _count_changes(p.name, a, b, tally)
+            else:
+                plain[r] += _squares(round_plainly(fmt, a).astype(np.float64) - a)
+            error[r] += _squares(b.astype(np.float64) - a)
+            dot[r] += np.einsum("ij,ij->i", a, b, dtype=np.float64)
+            decoded_norm[r] += _squares(b.astype(np.float64))
+    _tally_rows(p.name, tally, norm, (error, plain, dot, decoded_norm))
 
 
 def _tally_rows(name: str, tally: _Tally, norm: np.ndarray, sums: tuple[np.ndarray, ...]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from thinlm.artifacts.formats import FORMATS, Format, get_format
+from thinlm.certify.checks import structure
 from thinlm.certify.checks.structure import FLOOR, Orders, file_check, graph_check, tensor_checks
 from thinlm.certify.plain_rounding import round_plainly
 from thinlm.passes.round import encode_slab
@@ -233,3 +234,38 @@ def test_files() -> None:
     assert file_check(right[:1], both).detail == "differing, missing or extra: b.json"
     assert file_check((right[0], entry("b.json", b"c")), both).value == 1
     assert file_check((*right, entry("c.json", b"c")), both).detail.endswith("c.json")
+
+
+class Frugal(Source):
+    """A source that hands out no tensor whole and remembers the largest part asked for."""
+
+    largest = 0
+
+    def f32(self, name: str) -> np.ndarray:
+        raise AssertionError("a whole tensor is never held")
+
+    def block(self, name: str, rows: slice | np.ndarray = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        part = self.arrays[name][rows, cols].copy()
+        self.largest = max(self.largest, part.size)
+        return part
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn.up", "blk.0.ffn.down"])
+@pytest.mark.parametrize("fmt", ["int4-sym-g32/1", "f32/1"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_figures_do_not_depend_on_how_much_is_held(monkeypatch: pytest.MonkeyPatch, name: str, fmt: str, axis: int) -> None:
+    """The same figures to the last bit with three rows at a time as with everything at once, in any recorded order."""
+    w = np.random.default_rng(6).normal(0, 1, (96, 96)).astype(np.float32)
+    order = np.random.default_rng(2).permutation(96)
+    moved = w[order] if name.endswith("up") else w[:, order]
+    spoiled = moved + np.float32(0.01) * (np.arange(96)[:, None] == 41)
+    source, found = Frugal("f32/1", {name: w}), []
+    for block in (1 << 20, 3 * 96 + 5):
+        monkeypatch.setattr(structure, "BLOCK", block)
+        source.largest = 0
+        stored, param = Stored(fmt, {name: spoiled}, cut=32, axis=axis), Param(name, w.shape, "f32", "up")
+        found.append(tensor_checks(stored, source, (param,), {"blk.0.ffn": order}, lambda _: None))
+    assert found[0] == found[1]
+    assert source.largest == 3 * 96
+    if fmt == "f32/1":
+        assert found[0][2].value == 96, "the row that was changed, and no other"

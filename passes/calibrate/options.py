@@ -17,3 +17,7 @@ class Calibration:
     workers: int = 2
     max_gram: int = 4096  # wider inputs keep only the diagonal of their second moments
     gradient_share: float = 0.5  # of the windows, evenly spaced: a gradient costs three times a forward pass
+
+    def numbers(self) -> list[object]:
+        """What the statistics follow from, beside graph, weights and windows."""
+        return [self.source, self.seed, self.max_gram, self.gradient_share]

@@ -35,7 +35,7 @@ def test_input_moments_are_those_of_the_interpreter(model: tuple[Graph, MemoryWe
     graph, weights = model
     linears = [n for n in graph.nodes if n.op == "linear"]
     values = {n.inputs[0] for n in linears}
-    runs = [evaluate(graph, weights.f32, w[None], keep=tuple(values)) for w in WINDOWS]
+    runs = [evaluate(graph, weights, w[None], keep=tuple(values)) for w in WINDOWS]
     for node in linears:
         x = np.concatenate([run[node.inputs[0]][0] for run in runs])
         got = stats.input_of(node.inputs[1])
@@ -60,7 +60,7 @@ def shifted_loss(graph: Graph, weights: MemoryWeights, bias: str, delta: np.ndar
     arrays[bias] = arrays[bias].astype(np.float64) + delta
     total = 0.0
     for window, label in zip(WINDOWS, labels, strict=True):
-        logits = evaluate(graph, arrays.__getitem__, window[None])["logits"][0]
+        logits = evaluate(graph, arrays, window[None])["logits"][0]
         logits -= logits.max(-1, keepdims=True)
         total += float((np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(label)), label]).sum())
     return total
@@ -73,15 +73,15 @@ def test_gradients_are_those_of_the_loss(model: tuple[Graph, MemoryWeights], mon
     from thinlm.passes.calibrate import gradients
 
     graph, weights = model
-    sums: dict[tuple[str, str], np.ndarray] = {}
+    sums: dict[str, np.ndarray] = {}
     labels: list[np.ndarray] = []
     sample, add = gradients._sampled, gradients._add_square
 
-    def watch_labels(logits: torch.Tensor, seed: tuple[int, int]) -> torch.Tensor:
-        labels.append(sample(logits, seed).numpy())
+    def watch_labels(logits: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
+        labels.append(sample(logits, draws).numpy())
         return torch.from_numpy(labels[-1])
 
-    def watch(found: dict, key: tuple[str, str], gradient: torch.Tensor) -> None:
+    def watch(found: dict, key: str, gradient: torch.Tensor) -> None:
         sums[key] = sums.get(key, 0) + gradient[0].double().sum(0).numpy()
         add(found, key, gradient)
 
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_loss(model: tuple[Graph, MemoryWeights], mon
             delta = np.zeros(weights.shape(f"{name}.bias"))
             delta[channel] = 1e-4
             up, down = (shifted_loss(graph, weights, f"{name}.bias", d, labels) for d in (delta, -delta))
-            assert sums["linear", name][channel] == pytest.approx((up - down) / 2e-4, rel=2e-3, abs=1e-3)
+            assert sums[f"output/{name}"][channel] == pytest.approx((up - down) / 2e-4, rel=2e-3, abs=1e-3)
 
 
 def test_head_gradients_are_the_models_own_uncertainty(model: tuple[Graph, MemoryWeights]) -> None:
@@ -102,7 +102,7 @@ def test_head_gradients_are_the_models_own_uncertainty(model: tuple[Graph, Memor
     head = "embed" if "head" not in graph.param_table() else "head"
     window = WINDOWS[0][:6]
     got = calibrate(graph, weights, [window] * 200, replace(OPTIONS, seed=1)).outputs[head]
-    logits = evaluate(graph, weights.f32, window[None])["logits"][0]
+    logits = evaluate(graph, weights, window[None])["logits"][0]
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     expected = (p * (1 - p)).mean(0)

@@ -46,6 +46,9 @@ class Work:
             remove(self.folder)
 
 
+NOTHING_KEPT = Work()
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Steps of one stage: results by name, under the stage's key."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from thinlm.artifacts.formats import get_format
+from thinlm.artifacts.work import Work
 from thinlm.passes import import_pipeline, run_pipeline, score
 from thinlm.passes.calibrate import Calibration, InputMoments, Stats, TableMoments, calibrate
 from thinlm.passes.costs import cost_table
 from thinlm.passes.round import encode_slab
-from thinlm.passes.score import Sensitivity, column_weights, measure, sensitivities
+from thinlm.passes.score import Scoring, Sensitivity, column_weights, measure, sensitivities
 from thinlm.passes.targets import get_target
 from thinlm.runtime_min.interp import evaluate
 from thinlm.schemas.graph import LOSSLESS_ROLES, Graph
@@ -90,7 +93,7 @@ def test_the_table_of_a_model(case: Case) -> None:
     graph, weights, stats = case
     costs = cost_table(graph, CPU, CANDIDATES)
     seen: list[float] = []
-    table = measure(graph, weights, stats, costs, progress=seen.append)
+    table = measure(graph, weights, stats, costs, Scoring(progress=seen.append))
     assert table.scored
     assert table.stats == stats.digest()
     assert seen[-1] == pytest.approx(1.0)
@@ -103,7 +106,7 @@ def test_the_table_of_a_model(case: Case) -> None:
         ]
         if params[group.params[0]].role not in LOSSLESS_ROLES:
             assert 0 < kls[0] < kls[1] < kls[2] < kls[3]
-    assert measure(graph, weights, stats, costs, workers=1) == table
+    assert measure(graph, weights, stats, costs, Scoring(workers=1)) == table
 
 
 def test_a_score_is_that_of_the_rounding_that_ships(case: Case) -> None:
@@ -127,6 +130,39 @@ def test_large_tensors_are_sampled_by_rows(case: Case, monkeypatch: pytest.Monke
         for x, y in zip(a.options, b.options, strict=True):
             assert y.predicted_kl == pytest.approx(x.predicted_kl, rel=0.6)
     assert full != part
+
+
+def test_rows_that_matter_more_count_more() -> None:
+    """One row in two is known: the others are taken to err as these do, each as far as it matters."""
+    head = (np.array([1.0, 5.0, 3.0, 7.0]), InputMoments(np.zeros(2), np.ones(2)))
+    table = TableMoments(np.array([0, 0, 0, 0]), np.ones(2))
+    error = np.array([[1.0, 0.0], [0.0, 2.0]])
+    assert Sensitivity(head, None).kl(error, np.array([0, 2])) == pytest.approx((1 * 1 + 3 * 4) * (16 / 4) / 2)
+    assert Sensitivity(None, table).kl(error, np.array([1, 3])) == pytest.approx((1 + 4) / 4 * 2 / 2)
+
+
+def test_finished_groups_are_not_scored_again(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, weights, stats = case
+    costs = cost_table(graph, CPU, CANDIDATES)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(share: float) -> None:
+        if share > 0.5:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        measure(graph, weights, stats, costs, Scoring(work=Work(tmp_path), progress=stop))
+    half = len(list(tmp_path.iterdir()))
+    table = measure(graph, weights, stats, costs, Scoring(work=Work(tmp_path)))
+    assert 0 < half < len(list(tmp_path.iterdir())) or half == len([g for g in costs.groups if len(g.options) > 1])
+    assert table == measure(graph, weights, stats, costs)
+    monkeypatch.setattr(score, "_score", pytest.fail)
+    assert measure(graph, weights, stats, costs, Scoring(work=Work(tmp_path))) == table
+    fewer = cost_table(graph, CPU, CANDIDATES[:2])
+    monkeypatch.undo()
+    assert measure(graph, weights, stats, fewer, Scoring(work=Work(tmp_path))) == measure(graph, weights, stats, fewer)
 
 
 def test_scores_are_short_numbers(case: Case) -> None:

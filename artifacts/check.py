@@ -18,15 +18,17 @@ from ..schemas.errors import ArtifactError, InputError
 from ..schemas.graph import DTYPES
 from ..schemas.manifest import FEATURES, SCHEMA, FileEntry, Manifest
 from .formats import FORMATS
-from .identity import payload_root, sha256_hex
+from .identity import artifact_id, payload_root, sha256_hex
 from .index import PageTable
-from .store import Store, a02_plain_path, read_file
+from .store import Store, a02_plain_paths, read_file
 
 MANIFEST, INDEX, GRAPH, PLAN, ATTEST = "manifest.json", "pages.idx", "graph.json", "plan.json", "attest/"
+TRAILER = "artifact_id"  # holds what its name says; written last
 WEIGHT_PATH = "weights/{:05d}.safetensors"
-LIMITS = {MANIFEST: 64 << 20, INDEX: 1 << 30, GRAPH: 256 << 20, PLAN: 64 << 20}
+LIMITS = {MANIFEST: 64 << 20, INDEX: 1 << 30, GRAPH: 256 << 20, PLAN: 64 << 20, TRAILER: 65}
 FILE_LIMIT = 256 << 20  # a tokenizer file, or an attestation
 _DIGEST = re.compile("[0-9a-f]{64}")
+SELF_NAMED = re.compile(r"(?P<stem>.*[^/])\.(?P<digest>[0-9a-f]{64})(?P<suffix>\.[^./]+)?")
 
 
 def a05_canonical_manifest(store: Store) -> tuple[bytes, Any]:
@@ -69,27 +71,31 @@ def a07_manifest_fields(raw: Any, where: Path) -> Manifest:
 def a08_file_set(store: Store, manifest: Manifest) -> None:
     """A-08: outside attest/ there are exactly the files that the manifest lists, once each, in order, with the sizes that it states."""
     listed = listed_files(manifest)
-    for path in listed:
-        a02_plain_path(path)  # A-02
+    a02_plain_paths((MANIFEST, TRAILER, *listed))  # A-02
     others = [entry.path for entry in manifest.files]
     fixed = [manifest.graph.path, manifest.plan.path, manifest.page_index.path, *(file.path for file in manifest.weights)]
     expected = [GRAPH, PLAN, INDEX, *(WEIGHT_PATH.format(n) for n in range(len(manifest.weights)))]
     if fixed != expected or others != sorted(set(others), key=lambda p: p.encode("utf-8")):
         raise ArtifactError("A-08", f"{store.path}: the manifest names its files otherwise than SPEC.md does, or not in order")
-    if {*others} & {*fixed, MANIFEST} or any(path.startswith((ATTEST, "weights/")) for path in others):
+    if {*others} & {*fixed, MANIFEST, TRAILER} or any(path.startswith((ATTEST, "weights/")) for path in others):
         raise ArtifactError("A-08", f"{store.path}: the manifest lists one of {sorted(others)} that it must not")
-    present = {path: size for path, size in store.sizes.items() if path != MANIFEST and not path.startswith(ATTEST)}
+    present = {path: size for path, size in store.sizes.items() if path not in (MANIFEST, TRAILER) and not path.startswith(ATTEST)}
     for path in sorted(present.keys() | listed.keys()):
         if present.get(path) != listed.get(path):
             got, want = present.get(path, "not there"), listed.get(path, "not listed")
             raise ArtifactError("A-08", f"{store.path}: {path}: bytes on disk: {got}; in the manifest: {want}")
 
 
-def a09_file_digest(store: Store, entry: FileEntry) -> bytes:
-    """A-09: a small file has the SHA-256 that the manifest states. Returns its bytes."""
+def a09_file_digest(store: Store, entry: FileEntry, data: bytes | memoryview) -> None:
+    """A-09: a small file has the SHA-256 that the manifest states."""
+    if (got := sha256_hex(data)) != entry.sha256:
+        raise ArtifactError("A-09", f"{store.path}: {entry.path}: its SHA-256 is {got}, the manifest says {entry.sha256}")
+
+
+def checked_file(store: Store, entry: FileEntry) -> bytes:
+    """A small file's bytes, of the digest that the manifest states."""
     data = read_file(store, entry.path, LIMITS.get(entry.path, FILE_LIMIT))
-    if sha256_hex(data) != entry.sha256:
-        raise ArtifactError("A-09", f"{store.path}: {entry.path}: its SHA-256 is {sha256_hex(data)}, the manifest says {entry.sha256}")
+    a09_file_digest(store, entry, data)
     return data
 
 
@@ -134,6 +140,30 @@ def a18_payload_root(store: Store, manifest: Manifest, table: PageTable) -> None
     root = payload_root(small | table.pieces())
     if root != manifest.payload_root:
         raise ArtifactError("A-18", f"{store.path}: payload_root is {root}, the manifest says {manifest.payload_root}")
+
+
+def a21_trailer(store: Store, manifest: bytes) -> None:
+    """A-21: the file artifact_id holds the SHA-256 of manifest.json, in hex, and a newline."""
+    want = artifact_id(manifest)
+    got = read_file(store, TRAILER, LIMITS[TRAILER]) if TRAILER in store.sizes else b"nothing"
+    if got != trailer(want):
+        raise ArtifactError("A-21", f"{store.path}: {MANIFEST} has SHA-256 {want}, the file {TRAILER} says {got!r}; one of them was changed")
+
+
+def a22_attestation(store: Store, path: str, data: bytes | memoryview) -> None:
+    """A-22: a file below attest/ has in its name the SHA-256 of its bytes."""
+    match = SELF_NAMED.fullmatch(path)
+    if match is None:
+        raise ArtifactError(
+            "A-22", f"{store.path}: {path} has no digest in its name (NAME.<64 hex digits>.json): nothing that thinc wrote; remove it"
+        )
+    if (got := sha256_hex(data)) != match["digest"]:
+        raise ArtifactError("A-22", f"{store.path}: {path} was changed: its SHA-256 is {got}; remove it, or certify again")
+
+
+def trailer(artifact_id: str) -> bytes:
+    """Content of the file artifact_id."""
+    return f"{artifact_id}\n".encode("ascii")
 
 
 def listed_files(manifest: Manifest) -> dict[str, int]:

@@ -6,14 +6,13 @@ sizes, CRCs and data is fixed, so a reader rebuilds every header from those and 
 
 In: a store, or a packed file. Out: the other. Refused: A-03 anything that `write_packed` would not have written, before a member is
 mapped (compression, encryption, other alignment, overlaps, gaps, repeated or unsorted names); A-02 paths; A-04 too many members.
-CRCs are for other tools; here every byte has a SHA-256.
+CRCs are compared with the data by `verify` alone: to read, every byte has a SHA-256.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from ..schemas.errors import ArtifactError
+from .crc import crc32
 from .index import DATA_ALIGN
-from .store import MAX_FILES, MAX_PATH, Store, a02_plain_path, a04_limit, map_bytes
+from .store import MAX_FILES, MAX_PATH, Store, a02_plain_paths, a04_limit, map_bytes
 
 _CHUNK = 1 << 20
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -80,6 +80,7 @@ class PackedStore:
     path: Path
     sizes: dict[str, int]
     offsets: dict[str, int]
+    crcs: dict[str, int]
     data: np.ndarray
 
     def view(self, path: str) -> np.ndarray:
@@ -92,10 +93,8 @@ def write_packed(store: Store, target: Path) -> None:
     members: list[Member] = []
     with open(target, "xb") as out:
         for path in sorted(store.sizes, key=_order):
-            data, crc = store.view(path), 0
-            for start in range(0, len(data), _CHUNK):
-                crc = zlib.crc32(data[start : start + _CHUNK].data, crc)
-            member = Member(path, len(data), crc, out.tell())
+            data = store.view(path)
+            member = Member(path, len(data), crc32(data), out.tell())
             out.write(member.local_header())
             for start in range(0, len(data), _CHUNK):
                 out.write(data[start : start + _CHUNK].tobytes())
@@ -112,10 +111,10 @@ def open_packed(path: Path) -> PackedStore:
     start, directory = _read_directory(path, data)
     members, at = list(_members(path, directory)), 0
     names = [member.name for member in members]
+    a02_plain_paths(dict.fromkeys(names))
     if names != sorted(set(names), key=_order):
         raise _refused(path, "its members are repeated or not sorted")
     for member in members:
-        a02_plain_path(member.name)
         if member.at != at or member.end > start:
             raise _refused(path, f"{member.name!r} does not follow the member before it inside the file")
         if data[member.at : member.data_at].tobytes() != member.local_header():
@@ -123,7 +122,13 @@ def open_packed(path: Path) -> PackedStore:
         at = member.end
     if at != start or _directory(members) != directory:
         raise _refused(path, "its directory is not that of its members")
-    return PackedStore(path, {m.name: m.size for m in members}, {m.name: m.data_at for m in members}, data)
+    return PackedStore(path, {m.name: m.size for m in members}, {m.name: m.data_at for m in members}, {m.name: m.crc for m in members}, data)
+
+
+def a03_member_crc(store: PackedStore, name: str, crc: int | None = None) -> None:
+    """A-03: the CRC-32 of a member is that of its data, made here unless given."""
+    if (got := crc32(store.view(name)) if crc is None else crc) != store.crcs[name]:
+        raise _refused(store.path, f"the data of {name!r} have CRC-32 {got:08x}, its headers say {store.crcs[name]:08x}")
 
 
 def _directory(members: list[Member]) -> bytes:

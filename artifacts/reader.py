@@ -1,8 +1,8 @@
 """Open an artifact: a folder NAME.thin or a packed NAME.thin.zip, mapped, never extracted.
 
 In: a path. Out: an Artifact, which has the shape of the runtime's weights protocol (identity, kind, encoding, shape, slabs, f32).
-Order: list files and their sizes, parse the small ones, check rules A-01 to A-18 (SPEC.md), only then map weights. The bytes of weight
-pages are compared with their digests by verify_artifact, not here.
+Order: list files and their sizes, parse the small ones, check rules A-01 to A-18 and A-21 (SPEC.md), only then map weights. What graph.json
+and plan.json mean is checked when it is first asked for, and a page of weights when it is first touched: damaged bytes are never decoded.
 Refused: InputError when nothing is there; ArtifactError with the rule's code.
 """
 
@@ -17,8 +17,10 @@ import numpy as np
 
 from ..schemas.encoding import Slab
 from ..schemas.errors import InputError
+from ..schemas.graph import Graph
 from ..schemas.manifest import FileEntry, Manifest, TensorEntry
-from . import check, check_pages
+from ..schemas.plan import Plan
+from . import check, check_model, check_pages
 from .attest import Attestations
 from .formats import FORMATS, Format
 from .identity import artifact_id
@@ -26,12 +28,13 @@ from .index import PageTable
 from .layouts import matrix_shape
 from .layouts.base import Region, region, slab_count
 from .packed import open_packed
+from .pages import Pages
 from .store import Store, a01_regular, open_folder, require_path
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """An open artifact that kept rules A-01 to A-18. Arrays are read-only views of the mapped files."""
+    """An open artifact that kept rules A-01 to A-18 and A-21. Arrays are read-only views of the mapped files."""
 
     store: Store
     manifest: Manifest
@@ -39,6 +42,7 @@ class Artifact:
     graph_bytes: bytes  # graph.json
     plan_bytes: bytes  # plan.json
     table: PageTable
+    pages: Pages
 
     @property
     def kind(self) -> str:
@@ -57,6 +61,16 @@ class Artifact:
     @cached_property
     def artifact_id(self) -> str:
         return artifact_id(self.manifest_bytes)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The verified graph; ArtifactError A-23."""
+        return check_model.a23_graph(self.path, self.graph_bytes, self.manifest)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How the graph is run; ArtifactError A-23, A-24."""
+        return check_model.a24_plan(self.path, self.plan_bytes, self.manifest, self.graph)
 
     @cached_property
     def tensors(self) -> dict[str, TensorEntry]:
@@ -78,7 +92,7 @@ class Artifact:
         entry = next((entry for entry in self.manifest.files if entry.path == path), None)
         if entry is None:
             raise InputError(f"{self.path}: no file {path!r}; there are {[entry.path for entry in self.manifest.files]}")
-        return check.a09_file_digest(self.store, entry)
+        return check.checked_file(self.store, entry)
 
     def encoding(self, name: str) -> str:
         """Number format of a tensor."""
@@ -101,7 +115,7 @@ class Artifact:
 
     def _slab(self, tensor: TensorEntry, part: Region, k: int) -> Slab:
         layout = tensor.layout
-        page = check_pages.page_bytes(self.store, self.table, len(self.table.files) + layout.first_page + k)
+        page = self.pages.read(len(self.table.files) + layout.first_page + k)
         start = layout.tail_offset if k == slab_count(tensor.shape, layout) - 1 else layout.offset
         raw = page[start : start + part.nbytes(self.format(tensor.name))].reshape(part.rows, -1)
         return Slab(part.row0, part.row1, part.col0, part.col1, raw)
@@ -140,7 +154,7 @@ def open_artifact(path: Path | str) -> Artifact:
     store = open_store(Path(path))
     manifest, manifest_bytes = read_manifest(store)
     check.a08_file_set(store, manifest)
-    small = {entry.path: check.a09_file_digest(store, entry) for entry in (manifest.graph, manifest.plan, _index_entry(manifest))}
+    small = {entry.path: check.checked_file(store, entry) for entry in (manifest.graph, manifest.plan, _index_entry(manifest))}
     for name in (check.GRAPH, check.PLAN):
         check.a10_canonical_object(store, name, small[name])
     table = check_pages.a11_index(store, manifest, small[check.INDEX])
@@ -151,7 +165,7 @@ def open_artifact(path: Path | str) -> Artifact:
     check_pages.a16_layouts(store, manifest, table)
     check.a17_ledger(store, manifest, int(table.pages["length"].sum()))
     check.a18_payload_root(store, manifest, table)
-    return Artifact(store, manifest, manifest_bytes, small[check.GRAPH], small[check.PLAN], table)
+    return Artifact(store, manifest, manifest_bytes, small[check.GRAPH], small[check.PLAN], table, Pages(store, manifest, table))
 
 
 def open_store(path: Path) -> Store:
@@ -165,8 +179,9 @@ def open_store(path: Path) -> Store:
 
 
 def read_manifest(store: Store) -> tuple[Manifest, bytes]:
-    """manifest.json, parsed and as bytes; rules A-05 to A-07."""
+    """manifest.json, parsed and as bytes; rules A-05, A-21, A-06, A-07."""
     data, raw = check.a05_canonical_manifest(store)
+    check.a21_trailer(store, data)
     check.a06_known_features(raw, store.path)
     return check.a07_manifest_fields(raw, store.path), data
 

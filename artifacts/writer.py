@@ -28,11 +28,11 @@ from ..schemas.errors import InputError, UsageError
 from ..schemas.manifest import SCHEMA, Claims, FileEntry, Manifest, PageIndex, PageKind, TensorEntry, WeightFile
 from . import check
 from .disk import publish_folder, remove, sync_file, write_durable
-from .identity import payload_root, sha256_hex
+from .identity import artifact_id, payload_root, sha256_hex
 from .index import RECORD, PageTable, weight_header
 from .journal import Journal
 from .layouts import PageGroup, PagePlan, Slot
-from .store import a02_plain_path
+from .store import a02_plain_paths
 from .target import require_free
 from .verify import verify_artifact
 
@@ -78,14 +78,14 @@ class ArtifactWriter:
 
     def add_file(self, path: str, data: bytes) -> None:
         """Write a small file: graph.json, plan.json (both canonical JSON objects), or a tokenizer, template or generation file."""
-        a02_plain_path(path)
-        if path in self._files or path in (check.MANIFEST, check.INDEX) or path.startswith((check.ATTEST, "weights/")):
+        a02_plain_paths((check.MANIFEST, check.INDEX, check.TRAILER, *self._files, path))
+        if path in self._files or path in (check.MANIFEST, check.INDEX, check.TRAILER) or path.startswith((check.ATTEST, "weights/")):
             raise InputError(f"{path}: written twice, or a name that the writer keeps for itself")
         write_durable(self.folder / path, data)
         self._files[path] = FileEntry(path=path, bytes=len(data), sha256=sha256_hex(data))
 
     def finish(self, claims: Claims) -> Manifest:
-        """Write pages.idx and manifest.json; after this `folder` is a complete artifact under a hidden name."""
+        """Write pages.idx, manifest.json and artifact_id; after this `folder` is a complete artifact under a hidden name."""
         missing = {group.name for group in self.plan.groups} - self.done | {check.GRAPH, check.PLAN} - set(self._files)
         if missing:
             raise InputError(f"{self.target}: not written yet: {sorted(missing)[:3]} ({len(missing)} in all)")
@@ -94,7 +94,9 @@ class ArtifactWriter:
         index = self._table.to_bytes()
         write_durable(self.folder / check.INDEX, index)
         manifest = self._manifest(claims, index)
-        write_durable(self.folder / check.MANIFEST, canonical_bytes(manifest))
+        data = canonical_bytes(manifest)
+        write_durable(self.folder / check.MANIFEST, data)
+        write_durable(self.folder / check.TRAILER, check.trailer(artifact_id(data)))
         return manifest
 
     def publish(self, *, rejected: bool = False) -> Path:

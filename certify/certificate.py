@@ -54,8 +54,7 @@ def write_certificate(artifact: Artifact, certificate: Certificate) -> str:
     """Write or replace the certificate of its backend and mode; returns its name below attest/. Refused: one of another artifact (C-02)."""
     _require_subject(artifact, certificate, "this certificate")
     name = file_name(certificate)
-    artifact.attest.add(name, encode_certificate(certificate))
-    return name
+    return artifact.attest.add(name, encode_certificate(certificate))
 
 
 def read_certificates(artifact: Artifact) -> tuple[Certificate, ...]:
@@ -112,7 +111,8 @@ def loosened(rows: Sequence[Threshold]) -> tuple[str, ...]:
 def standing_of(artifact: Artifact, backend: str, options: ModelOptions) -> Standing:
     """The certificate for `backend` and exactly this mode."""
     mode, found = mode_of(options), read_certificates(artifact)
-    mine = next((c for c in found if c.predicate.backend == backend and c.predicate.mode == mode), None)
+    same = [c for c in found if c.predicate.backend == backend and c.predicate.mode == mode]
+    mine = min(same, key=lambda c: c.predicate.verdict == "pass", default=None)  # a crash may leave two: the worse one counts
     if mine is None:
         others = ", ".join(sorted({f"{c.predicate.backend} {_mode_text(c.predicate.mode)}" for c in found}))
         reason = f"no certificate for {backend}, {_mode_text(mode)}" + (f"; there are: {others}" if others else "")

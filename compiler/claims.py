@@ -34,7 +34,7 @@ def key_of(prepared: Prepared, calibration: str, recorded: Stats | None) -> str:
 
 def model_facts(prepared: Prepared, tokenizer: Tokenizer) -> ModelInfo:
     """What the model is, for readers that don't parse the graph."""
-    info = prepared.info
+    info, bos = prepared.info, tokenizer.bos_id
     return ModelInfo(
         family=info.family,
         architecture=info.architecture,
@@ -43,8 +43,8 @@ def model_facts(prepared: Prepared, tokenizer: Tokenizer) -> ModelInfo:
         vocab_size=info.vocab_size,
         tokenizer_vocab=min(tokenizer.vocab_size, info.vocab_size),
         context=info.context_length,
-        eos_ids=tuple(sorted({*info.eos_ids, *tokenizer.eos_ids})),
-        bos_id=tokenizer.bos_id,
+        eos_ids=tuple(sorted(i for i in {*info.eos_ids, *tokenizer.eos_ids} if i < info.vocab_size)),  # an id without a row never comes
+        bos_id=bos if bos is not None and bos < info.vocab_size else None,
     )
 
 

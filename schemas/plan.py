@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from .canonical import canonical_bytes
-from .errors import ArtifactError
+from .errors import InputError
 from .kv import KVSlot
 
 BudgetName = Literal["budget", "weights_budget", "max_artifact"]
@@ -130,8 +130,8 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(raw: bytes) -> Plan:
-    """The plan in plan.json; ArtifactError when it is none."""
+    """The plan in plan.json; InputError when it is none."""
     try:
         return msgspec.json.decode(raw, type=Plan)
     except msgspec.DecodeError as e:
-        raise ArtifactError("plan", f"plan.json: {e}") from e
+        raise InputError(f"plan.json: {e}") from e

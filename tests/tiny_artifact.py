@@ -1,4 +1,4 @@
-"""A tiny artifact of random codes for tests: every layout, several formats, short last pages, two weight files."""
+"""A tiny artifact of random codes for tests: every layout, several formats, short last pages, three weight files; a graph that could run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from thinlm.artifacts.formats import Format, get_format
 from thinlm.artifacts.formats.floats import f32_to_bf16, f32_to_e4m3
 from thinlm.artifacts.layouts import PagePlan, Region, StoredTensor, fill_pages, plan_pages
 from thinlm.artifacts.writer import ArtifactWriter
+from thinlm.schemas.build import GraphBuilder
+from thinlm.schemas.canonical import canonical_bytes
+from thinlm.schemas.graph import Graph, Param
 from thinlm.schemas.manifest import Claims, FileEntry, ModelInfo, Provenance, SourceInfo
-from thinlm.schemas.plan import Ledger
+from thinlm.schemas.plan import Ledger, MemoryPlan, Plan, Solve, encode_plan
+from thinlm.schemas.text import to_json
+from thinlm.schemas.verify import checked
 
 HIDDEN, CHANNELS, VOCAB = 72, 300, 1500
 SHARD_BYTES = 64 << 10
-FILES = {"graph.json": b"{}", "plan.json": b'{"schema":"test"}', "tokenizer.json": b"tokens", "chat_template.jinja": b"{{ messages }}"}
+CONTEXT = 64
+TEXTS = {"tokenizer.json": b"tokens", "chat_template.jinja": b"{{ messages }}"}
 
 
 def tensors(fmt: Format | None = None) -> list[StoredTensor]:
@@ -39,6 +45,46 @@ def tensors(fmt: Format | None = None) -> list[StoredTensor]:
             matrix(f"{blk}.ffn.down", (HIDDEN, CHANNELS), "down", n, "int2-sym-g32/1"),
         ]
     return [*out, StoredTensor("final_norm", (HIDDEN,), "bf16", "norm", None, norm)]
+
+
+def graph(plan: PagePlan) -> Graph:
+    """A decoder without attention over the plan's tensors, head tied to the embedding."""
+    b = GraphBuilder("tiny")
+    for slot in plan.slots():
+        t = slot.tensor
+        b.param(Param(t.name, t.shape, t.dtype, t.role, t.layer, t.format.name))
+    x = b.output("hidden.embed", b.node("embedding", "ids", "embed"))
+    for n in range(2):
+        blk = f"blk.{n}"
+        h = b.node("linear", b.node("norm", x, f"{blk}.attn_norm", eps=1e-5), f"{blk}.attn.q")
+        x = b.node("add", x, b.node("linear", h, f"{blk}.attn.o"))
+        h = b.node("norm", x, f"{blk}.ffn_norm", eps=1e-5)
+        h = b.node("mul", b.node("silu", b.node("linear", h, f"{blk}.ffn.gate")), b.node("linear", h, f"{blk}.ffn.up"))
+        x = b.output(f"hidden.{n}", b.node("add", x, b.node("linear", h, f"{blk}.ffn.down")))
+    x = b.output("hidden.final", b.node("norm", x, "final_norm", eps=1e-5))
+    b.output("logits", b.node("linear", x, "embed"))
+    return checked(b.finish())
+
+
+def files(plan: PagePlan) -> dict[str, bytes]:
+    """All small files."""
+    return {"graph.json": canonical_bytes(to_json(graph(plan))), "plan.json": encode_plan(memory_plan(plan)), **TEXTS}
+
+
+def memory_plan(plan: PagePlan) -> Plan:
+    """plan.json: nothing to decide, nothing cached."""
+    return Plan(
+        target="cpu",
+        context=CONTEXT,
+        batch=1,
+        pipeline="",
+        groups=(),
+        relayout=(),
+        solve=Solve(objective=0.0, bound=0.0, gap=0.0, shadow_prices={}, constraints=()),
+        kv=(),
+        memory=MemoryPlan(prefill_chunk=64, workspace_bytes=100, peak_node="", live=()),
+        ledger=claims(plan).ledger,
+    )
 
 
 def random_slab(tensor: StoredTensor, region: Region) -> np.ndarray:
@@ -67,19 +113,27 @@ def claims(plan: PagePlan) -> Claims:
     resident, digest = plan.page_bytes, "ab" * 32
     return Claims(
         model=ModelInfo(
-            family="test", architecture="Test", layers=2, parameters=1, vocab_size=VOCAB, tokenizer_vocab=VOCAB, context=64, eos_ids=(0,), bos_id=None
+            family="test",
+            architecture="Test",
+            layers=2,
+            parameters=1,
+            vocab_size=VOCAB,
+            tokenizer_vocab=VOCAB,
+            context=CONTEXT,
+            eos_ids=(0,),
+            bos_id=None,
         ),
         source=SourceInfo(kind="hf", name="tiny", digest=digest, files=(FileEntry(path="m.safetensors", bytes=1, sha256=digest),)),
         ledger=Ledger(
             logical_parameters=1,
             encoded_weight_bytes=resident,
             resident_weight_bytes=resident,
-            kv_bytes=1000,
+            kv_bytes=0,
             workspace_bytes=100,
             runtime_overhead_bytes=10,
-            total_device_bytes=resident + 1110,
+            total_device_bytes=resident + 110,
             artifact_bytes_estimate=resident,
-            budgets={"budget": resident + 1110},
+            budgets={"budget": resident + 110},
         ),
         provenance=Provenance(tool="thinc", version="0", recipe={}, passes=()),
         build_key=digest,
@@ -92,7 +146,7 @@ def write(writer: ArtifactWriter, kinds: int | None = None) -> None:
         if group.name not in writer.done:
             writer.add_page_kind(group.name, fill_pages(group, random_slab))
     if kinds is None:
-        for path, data in FILES.items():
+        for path, data in files(writer.plan).items():
             writer.add_file(path, data)
 
 

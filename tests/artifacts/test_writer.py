@@ -44,7 +44,7 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
 
 def test_order_of_writing_does_not_matter(tmp_path: Path, plan: PagePlan) -> None:
     writer = new(tmp_path / "b.thin", plan)
-    for path, data in reversed(tiny_artifact.FILES.items()):
+    for path, data in reversed(tiny_artifact.files(plan).items()):
         writer.add_file(path, data)
     for group in reversed(plan.groups):
         writer.add_page_kind(group.name, fill_pages(group, tiny_artifact.random_slab))

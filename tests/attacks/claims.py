@@ -6,20 +6,18 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from attacks.tamper import edit, put
+from attacks.tamper import edit, put, put_manifest
 
 
 def _raw(folder: Path, old: bytes, new: bytes) -> None:
-    path = folder / "manifest.json"
-    data = path.read_bytes()
+    data = (folder / "manifest.json").read_bytes()
     assert old in data
-    path.write_bytes(data.replace(old, new, 1))
+    put_manifest(folder, data.replace(old, new, 1))
 
 
 def _text(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def attack(folder: Path) -> None:
-        path = folder / "manifest.json"
-        path.write_bytes(change(path.read_bytes()))
+        put_manifest(folder, change((folder / "manifest.json").read_bytes()))
 
     return attack
 
@@ -168,7 +166,7 @@ def encoded_bytes_wrong(folder: Path) -> None:
 
 
 def total_does_not_add_up(folder: Path) -> None:
-    edit(folder, lambda m: m["ledger"].update(kv_bytes=0))
+    edit(folder, lambda m: m["ledger"].update(kv_bytes=1))
 
 
 def budget_exceeded(folder: Path) -> None:

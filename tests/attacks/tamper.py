@@ -22,10 +22,16 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 
 def edit(folder: Path, change: Change) -> None:
-    """Change the manifest's JSON object in place; keep it canonical; touch nothing else."""
+    """Change the manifest's JSON object in place; keep it canonical, and artifact_id its digest; touch nothing else."""
     value = manifest(folder)
     change(value)
-    (folder / "manifest.json").write_bytes(canonical_bytes(value))
+    put_manifest(folder, canonical_bytes(value))
+
+
+def put_manifest(folder: Path, data: bytes) -> None:
+    """Other bytes for manifest.json, and their digest in artifact_id."""
+    (folder / "manifest.json").write_bytes(data)
+    (folder / "artifact_id").write_text(hashlib.sha256(data).hexdigest() + "\n")
 
 
 def put(*path: str | int, to: object) -> Change:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import tiny_artifact
-from attacks import claims, container, pages
+from attacks import claims, container, meaning, pages, zipped
 from source import ROOT, sources
 from thinlm.artifacts import open_artifact, verify_artifact
 from thinlm.schemas.errors import ArtifactError
 
 Attack = Callable[[Path], Path | None]
-MODULES = (container, claims, pages)
+MODULES = (container, zipped, claims, pages, meaning)
 CASES = [
     pytest.param(code, attack, id=f"{code}-{name}")
     for module in MODULES

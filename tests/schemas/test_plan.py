@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from thinlm.schemas.errors import ArtifactError
+from thinlm.schemas.errors import InputError
 from thinlm.schemas.kv import KVSlot
 from thinlm.schemas.plan import Constraint, FFNOrder, GroupPlan, Ledger, LiveValue, MemoryPlan, Plan, Solve, decode_plan, encode_plan
 
@@ -71,7 +71,7 @@ def test_encodings() -> None:
 def test_other_plans_are_refused(change) -> None:
     data = json.loads(encode_plan(PLAN))
     change(data)
-    with pytest.raises(ArtifactError, match=r"plan\.json"):
+    with pytest.raises(InputError, match=r"plan\.json"):
         decode_plan(json.dumps(data).encode())
 
 

@@ -1,7 +1,8 @@
 """How far two models' logits lie apart, position by position; pure functions, float64.
 
 In: logits of the source and of the artifact, float32 or float64 [T, V], and how many ids the tokenizer has (columns beyond it are padding
-and left out). Out: `Positions`, one number per position and metric.
+and left out). Out: `Positions`, one number per position and metric. `compare_pieces` takes the logits as they come, some positions at a
+time, cut differently on both sides if need be: neither text's logits are ever held whole.
 1. cosine, raw and centred (each row's mean removed), as 1 - cosine = |a/|a| - b/|b||^2 / 2: 1e-12 is seen, not lost to cancellation. Two
    zero rows agree; a zero row is orthogonal to any other.
 2. KL(source || artifact) of the next-token distributions, nats.
@@ -48,24 +49,62 @@ class Positions:
         return cls(*(np.concatenate([getattr(p, f.name) for p in kept] or [np.empty(0)]) for f in fields(cls)))
 
 
-def compare(source: np.ndarray, got: np.ndarray, vocabulary: int, first: int = 0) -> Positions:
-    """Positions first..T-1 of logits [T, V] against each other, over the ids below `vocabulary`."""
+class Rows:
+    """Logits that come in pieces [P, V], taken any number of positions at a time; CertifyError when there are fewer."""
+
+    def __init__(self, pieces: Iterable[np.ndarray]) -> None:
+        self._pieces, self._rest = iter(pieces), np.empty((0, 0))
+
+    def take(self, count: int) -> np.ndarray:
+        """The next `count` positions."""
+        parts = []
+        while count > 0:
+            if not self.more():
+                raise CertifyError(f"logits of {count} positions are missing: the two sides have different numbers of them")
+            parts.append(self._rest[:count])
+            self._rest = self._rest[count:]
+            count -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def more(self) -> bool:
+        """Is there another position?"""
+        while not len(self._rest):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            self._rest = piece
+        return True
+
+
+def compare_pieces(source: Iterable[np.ndarray], got: Iterable[np.ndarray], vocabulary: int, first: int = 0) -> Positions:
+    """As `compare`, for logits that come in pieces [P, V]; CertifyError when one side has fewer positions than the other."""
+    at, parts, rows = 0, list[Positions](), Rows(got)
+    for piece in source:
+        parts.append(compare(piece, rows.take(len(piece)), vocabulary, min(max(first - at, 0), len(piece)), at))
+        at += len(piece)
+    if rows.more():
+        raise CertifyError(f"logits of the artifact go on after the source's {at} positions")
+    return Positions.join(parts)
+
+
+def compare(source: np.ndarray, got: np.ndarray, vocabulary: int, first: int = 0, start: int = 0) -> Positions:
+    """Positions first..T-1 of logits [T, V] against each other, over the ids below `vocabulary`; errors count positions from `start`."""
     if source.shape != got.shape or source.ndim != 2:
         raise CertifyError(f"logits of the source are {list(source.shape)}, of the artifact {list(got.shape)}; expected the same [T, V]")
     if np.shares_memory(source, got):
         raise CertifyError("the artifact's logits are the source's own array: the reference must not be the candidate")
     for name, logits in (("source", source), ("artifact", got)):
-        require_finite(logits, name)
+        require_finite(logits, name, start)
     width = min(vocabulary, source.shape[1])
     return Positions.join(_block(source[rows, :width], got[rows, :width]) for rows in _rows(first, len(source), width))
 
 
-def require_finite(logits: np.ndarray, name: str) -> None:
+def require_finite(logits: np.ndarray, name: str, start: int = 0) -> None:
     """NonFinite naming the first position and id that is no number."""
     finite = np.isfinite(logits)
     if not finite.all():
         position, column = np.argwhere(~finite)[0]
-        raise NonFinite(f"{name}: logit {logits[position, column]} at position {position}, id {column}")
+        raise NonFinite(f"{name}: logit {logits[position, column]} at position {start + position}, id {column}")
 
 
 def _rows(first: int, last: int, width: int) -> Iterator[slice]:

@@ -16,12 +16,12 @@ from itertools import cycle, pairwise
 
 import numpy as np
 
-from ...runtime_min.interp import evaluate
+from ...runtime_min.interp import logits_in_pieces
 from ...runtime_min.model import Model
 from ...schemas.certificate import Check
 from ...schemas.graph import Graph
 from ...schemas.ops import attrs_of
-from ..metrics import Positions, compare
+from ..metrics import Positions, Rows, compare, compare_pieces
 
 METRICS = ("backend_cosine", "backend_deviation", "cache_cosine", "cache_deviation")
 LONGEST = 2048  # tokens; a longer window is left to the runtime's own tests
@@ -45,24 +45,34 @@ def texts_of(ids: np.ndarray, length: int) -> np.ndarray:
 
 def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """The model's own backend against the interpreter, over texts [n, T]."""
-    wanted = evaluate(model.graph, model.weights, texts)["logits"]
     how = f"reference=interp-float64,tokens={texts.shape[1]}"
-    shipped, exact = (
-        Positions.join(compare(want, m.forward(ids), vocabulary) for want, ids in zip(wanted, texts, strict=True)) for m in (model, _exact(model))
-    )
+    ways = (model, _exact(model))
+    rows = [[Rows(way.forward_pieces(ids)) for ids in texts] for way in ways]
+    found: list[list[list[Positions]]] = [[[] for _ in texts] for _ in ways]
+    at = 0
+    for wanted in logits_in_pieces(model.graph, model.weights, texts):
+        for n, mine in enumerate(rows):
+            for m, (want, row) in enumerate(zip(wanted, mine, strict=True)):
+                found[n][m].append(compare(want, row.take(len(want)), vocabulary, start=at))
+        at += wanted.shape[1]
+    shipped, exact = (Positions.join(part for parts in of_texts for part in parts) for of_texts in found)
     return _cosine("backend_cosine", how, shipped), _deviation("backend_deviation", f"{how},kv=f32", exact)
 
 
 def cache_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """Every chunking of the first text, and two texts in turn, against prefill."""
     ids, block, exact = texts[0], model.options.block, _exact(model)
+
+    def compared(way: Model, sizes: Sequence[int]) -> Positions:
+        return compare_pieces(way.forward_pieces(ids), _cached(way, ids, sizes), vocabulary)
+
     edges = sorted({*range(block, len(ids), block), *(w for w in _windows(model.graph) if w < len(ids))})
     checks = []
     for name, sizes in chunkings(len(ids), block, edges).items():
         how = f"chunks={name},block={block},tokens={len(ids)}"
-        checks.append(_cosine("cache_cosine", how, compare(model.forward(ids), _cached(model, ids, sizes), vocabulary)))
+        checks.append(_cosine("cache_cosine", how, compared(model, sizes)))
         if name in EXACT:
-            checks.append(_deviation("cache_deviation", f"{how},kv=f32", compare(exact.forward(ids), _cached(exact, ids, sizes), vocabulary)))
+            checks.append(_deviation("cache_deviation", f"{how},kv=f32", compared(exact, sizes)))
     if model.options.batch > 1:
         checks.append(_in_turn(model, texts, vocabulary))
     return tuple(checks)
@@ -88,13 +98,12 @@ def _clipped(sizes: Iterator[int], length: int) -> Iterator[int]:
         length -= size
 
 
-def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    pieces, start = [], 0
+def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    start = 0
     with model.session() as session:
         for size in sizes:
-            pieces.append(session.append(ids[start : start + size]))
+            yield from session.append_pieces(ids[start : start + size])
             start += size
-    return np.concatenate(pieces)
 
 
 def _exact(model: Model) -> Model:
@@ -104,13 +113,14 @@ def _exact(model: Model) -> Model:
 
 def _in_turn(model: Model, texts: np.ndarray, vocabulary: int) -> Check:
     """Two open sessions, one piece each in turn: blocks of one text must never show in the other."""
-    size, pieces = model.options.block - 1 or 1, ([], [])
+    size, parts = model.options.block - 1 or 1, ([], [])
+    wanted = [Rows(model.forward_pieces(ids)) for ids in texts]
     with model.session() as first, model.session() as second:
         for start in range(0, texts.shape[1], size):
-            for session, ids, logits in zip((first, second), texts, pieces, strict=True):
-                logits.append(session.append(ids[start : start + size]))
-    parts = [compare(model.forward(ids), np.concatenate(p), vocabulary) for ids, p in zip(texts, pieces, strict=True)]
-    return _cosine("cache_cosine", f"chunks=in-turn,block={model.options.block},tokens={texts.shape[1]}", Positions.join(parts))
+            for session, ids, rows, mine in zip((first, second), texts, wanted, parts, strict=True):
+                got = session.append(ids[start : start + size])
+                mine.append(compare(rows.take(len(got)), got, vocabulary, start=start))
+    return _cosine("cache_cosine", f"chunks=in-turn,block={model.options.block},tokens={texts.shape[1]}", Positions.join(parts[0] + parts[1]))
 
 
 def _cosine(metric: str, parameters: str, positions: Positions) -> Check:

@@ -1,7 +1,7 @@
 """FIDELITY on held-out text: how close the artifact's next-token distributions are to the source's, in float32, through the runtimes.
 
-Document by document, window by window: only one window's logits are held at a time. Every document weighs the same in a mean; percentiles
-and top-1 are over all positions. What has no threshold (single domains, the change of probability) is reported.
+Document by document, window by window, a few positions at a time: no window's logits are held whole. Every document weighs the same in a
+mean; percentiles and top-1 are over all positions. What has no threshold (single domains, the change of probability) is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...runtime_min.model import Model
 from ...schemas.certificate import Check
-from ..metrics import Positions, compare
+from ..metrics import Positions, compare_pieces
 from ..stats import RESAMPLES, mean_interval, wilson
 from ..texts import SKIP, Sample, Text, text_windows
 
@@ -24,7 +24,7 @@ _FORMS = ("raw", "centred")
 def measure(model: Model, source: Model, text: Text, size: Sample, vocabulary: int) -> Positions:
     """Metrics of one document's counting positions."""
     windows = text_windows(text, size)
-    return Positions.join(compare(source.forward(ids), model.forward(ids), vocabulary, SKIP) for ids in windows)
+    return Positions.join(compare_pieces(source.forward_pieces(ids), model.forward_pieces(ids), vocabulary, SKIP) for ids in windows)
 
 
 def fidelity_checks(documents: Sequence[Positions], texts: Sequence[Text], size: Sample, seed: int) -> tuple[Check, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import cycle
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from thinlm.certify.metrics import NonFinite, Positions, compare
+from thinlm.certify.metrics import NonFinite, Positions, compare, compare_pieces
 from thinlm.schemas.errors import CertifyError
 
 
@@ -127,3 +129,36 @@ def test_an_array_compared_with_itself_is_refused() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(CertifyError, match=r"\[7, 50\].*\[7, 49\]"):
         compare(logits(0), logits(0, v=49), 50)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 12))
+def test_pieces_give_the_figures_of_the_whole(cuts_a: list[int], cuts_b: list[int], first: int) -> None:
+    """However the two sides are cut."""
+    a, b = logits(0, 20), logits(1, 20)
+    whole = compare(a, b, 40, first)
+    parts = compare_pieces(cut(a, cuts_a), cut(b, cuts_b), 40, first)
+    assert len(parts) == 20 - first
+    for name in Positions.__slots__:
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def cut(x: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
+    """x in pieces of these sizes, again and again."""
+    for size in cycle(sizes):
+        if not len(x):
+            return
+        yield x[:size]
+        x = x[size:]
+
+
+def test_pieces_that_do_not_match_are_refused() -> None:
+    a, b = logits(0, 20), logits(1, 20)
+    with pytest.raises(CertifyError, match="logits of 1 positions are missing"):
+        compare_pieces(cut(a, [4]), cut(b[:19], [5]), 50)
+    with pytest.raises(CertifyError, match="go on after the source's 19 positions"):
+        compare_pieces(cut(a[:19], [4]), cut(b, [5]), 50)
+    with pytest.raises(CertifyError, match="must not be the candidate"):
+        compare_pieces(cut(a, [4]), cut(a, [5]), 50)
+    b[13, 7] = np.nan
+    with pytest.raises(NonFinite, match="artifact: logit nan at position 13, id 7"):
+        compare_pieces(cut(a, [4]), cut(b, [5]), 50)

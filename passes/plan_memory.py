@@ -1,8 +1,8 @@
 """The run-time peak beside weights and KV: a run's steps in order, every value alive until its last reader, each step's own allocations.
 
-In: a graph with encodings, a target, a resolved recipe. Out: a MemoryPlan. Modelled is generation as a session does it (`advance`): a prompt
-that fills the context in chunks, all positions up to `hidden.final`, the last position after it; its costliest chunk counts. A session
-that asks for every position's logits (`append`) also holds those: chunk x vocabulary x 4 bytes.
+In: a graph with encodings, a target, a resolved recipe. Out: a MemoryPlan. Modelled is a session that fills the context in chunks and asks for
+every position's logits (`append_pieces`; `advance` makes only the last position's and needs no more): the body of the costliest chunk, or its
+head over one piece of positions beside the body's result (runtime_min/head.py). Logits that were handed out are the caller's.
 The figure is never below the measured peak and within 2 % of it, weights and KV included (tests/passes/test_plan_memory.py).
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..runtime_min.head import PIECE, head_of
 from ..runtime_min.program import load_groups, merged_linears
 from ..schemas.graph import LOSSLESS_ROLES, Graph, Node, Param
 from ..schemas.kv import KVSlot, kv_slots
@@ -59,16 +60,26 @@ class _Run:
         self.start, self.tokens, self.shared = start, tokens, shared
         self.params, (self.types, _) = graph.param_table(), infer(graph)
         self.merged = merged_linears(graph)
-        self.tail = _tail(graph)
+        self.head = head_of(graph)
+        self.piece = tokens  # positions that the head is run over
 
     def walk(self) -> _Peak:
-        """Run the steps on sizes alone."""
-        held = self._held()
-        peak, live = _Peak(), dict(held)
-        storage: dict[str, str] = {}  # value -> name of the storage that it lies in
+        """Run the steps on sizes alone: the body once, the head over every size of piece that there is."""
+        peak, held = _Peak(), self._held()
         steps = list(self._steps())
+        body = [group for group in steps if group[0].output not in self.head.outputs]
+        left = self._walk(body, held, peak, self.head.start)
+        for piece in (min(PIECE, self.tokens), self.tokens % PIECE or 1, 1):
+            self.piece = piece
+            self._walk(steps[len(body) :], left, peak, self.graph.output("logits"))
+        return peak
+
+    def _walk(self, steps: list[tuple[Node, ...]], held: dict[str, int], peak: _Peak, result: str) -> dict[str, int]:
+        """What is held afterwards: `held` and the storage of `result`."""
+        live = dict(held)
+        storage: dict[str, str] = {}  # value -> name of the storage that it lies in
         last = {name: at for at, group in enumerate(steps) for node in group for name in (*node.inputs, node.output)}
-        last[self.graph.output("logits")] = len(steps)
+        last[result] = len(steps)
         for at, group in enumerate(steps):
             made = self._footprint(group)
             peak.see(self._label(group), live, made.peak)
@@ -82,18 +93,16 @@ class _Run:
                 del storage[name]
             for name in [name for name in live if name not in storage.values() and name not in held]:
                 del live[name]
-        return peak
+        return live
 
     def _held(self) -> dict[str, int]:
-        """What lives through the whole run: ids and positions, tables of the kernels and of rope, the previous chunk's logits."""
+        """What lives through the whole run: ids and positions, tables of the kernels and of rope."""
         ropes = {(n.inputs[2], attrs_of(n)["scale"]) for n in self.graph.nodes if n.op == "rope"}
         frequencies = {c.name: len(c.values) for c in self.graph.consts}
-        logits = next(group for group in self._steps() if self.graph.output("logits") in {n.output for n in group})
         return {
             "ids, positions": 2 * I32 * self.tokens,
             "kernel tables": self.target.table_bytes(frozenset(self._loads()), self.tokens),
             "rope tables": sum(4 * F32 * self.tokens * frequencies[name] for name, _ in ropes) + 8 * sum(frequencies.values()),
-            "previous logits": sum(self._footprint(logits).out) if self.start else 0,
         }
 
     def _loads(self) -> Iterator[tuple[str, int, int]]:
@@ -114,22 +123,22 @@ class _Run:
         weights = [i for n in group for i in n.inputs if i in self.params]
         return f"{group[0].op} {'+'.join(weights) or group[0].output}"
 
-    def _shape(self, name: str, after: bool) -> Shape:
-        """Sizes of a value; `after` says that only the last position is left."""
-        sizes = {"B": 1, "T": 1 if after else self.tokens}
+    def _shape(self, name: str, positions: int) -> Shape:
+        """Sizes of a value."""
+        sizes = {"B": 1, "T": positions}
         return tuple(sizes[d] if isinstance(d, str) else d for d in self.types[name].shape) if name else ()
 
     def _footprint(self, group: tuple[Node, ...]) -> Footprint:
         node, attrs = group[0], attrs_of(group[0])
-        after = node.output in self.tail
+        positions = self.piece if node.output in self.head.outputs else self.tokens
         matrix = next((self.params[i] for i in node.inputs[1:] if self._is_matrix(i)), None)
         keys, gathered = self._keys(attrs) if node.op == "attention" else (0, False)
         slot = self.slots.get(int(attrs["cache"])) if node.op == "attention" else None  # pyright: ignore[reportArgumentType]
         call = Call(
             op=node.op,
             attrs=attrs,
-            shapes=tuple(self._shape(i, after) for i in node.inputs),
-            outs=tuple(self._shape(n.output, after) for n in group),
+            shapes=tuple(self._shape(i, positions) for i in node.inputs),
+            outs=tuple(self._shape(n.output, positions) for n in group),
             format=matrix.encoding if matrix is not None else "",
             biased=tuple(len(n.inputs) > 2 for n in group),
             keys=keys,
@@ -148,13 +157,3 @@ class _Run:
         low = max(0, self.start - slot.window + 1) if slot.window else 0
         end = self.start + self.tokens
         return end - low, self.shared or end > slot.capacity
-
-
-def _tail(graph: Graph) -> frozenset[str]:
-    """Values computed from `hidden.final`: only their last position is."""
-    final = dict(graph.outputs).get("hidden.final", "")
-    out: set[str] = set()
-    for node in graph.nodes:
-        if final and (final in node.inputs or out & set(node.inputs)):
-            out.add(node.output)
-    return frozenset(out)

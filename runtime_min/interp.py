@@ -13,7 +13,7 @@ import numpy as np
 
 from ..schemas.graph import Graph, Node
 from ..schemas.ops import OPS, REQUIRED, attrs_of
-from .head import head_of
+from .head import WHOLE_PIECE, head_of
 from .interp_ops import REFERENCE, Args, Attrs
 from .interp_weights import Given, Streamed
 
@@ -46,8 +46,8 @@ def logits_in_pieces(graph: Graph, weights: Given, ids: np.ndarray, dtype: Any =
     values.start(np.asarray(ids), None)
     values.run([n for n in graph.nodes if n.output not in head.outputs], {head.start})
     hidden, nodes = values[head.start], [n for n in graph.nodes if n.output in head.outputs]
-    for at in range(0, hidden.shape[1], head.piece):
-        values.put(head.start, hidden[:, at : at + head.piece])
+    for at in range(0, hidden.shape[1], WHOLE_PIECE):
+        values.put(head.start, hidden[:, at : at + WHOLE_PIECE])
         values.run(nodes, {logits := graph.output("logits")})
         yield values.take(logits)
 

@@ -1,14 +1,14 @@
 """A model that runs: the interface that artifacts and sources share (design.md section 8).
 
 `forward` and `trace` run a whole text at once, keys and values rounded as the cache would; `session` runs it piece by piece through paged
-KV; `generate` and `stream` sample new tokens. All arrays are numpy; ids are plain ints. Refused (UsageError): empty input, ids outside the
-vocabulary, more positions than the context, a gap or overlap in `append`.
+KV; `generate` and `stream` sample new tokens. All arrays are numpy; ids are plain ints. Logits are made a few positions at a time (`head.py`):
+the device never holds more, and `forward_pieces` and `append_pieces` hand them out like that.
+Refused (UsageError): empty input, ids outside the vocabulary, more positions than the context, a gap or overlap in `append`, anything closed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from ..schemas.errors import UsageError
 from ..schemas.graph import Graph
 from ..schemas.kv import KVDtype, kv_slots
 from .backend import Array, Backend
+from .head import PIECE, WHOLE_PIECE
 from .kv import KVCache, Sequence as KVSequence, Transient
 from .program import Program
 from .sample import SamplingParams, sample
@@ -66,18 +67,36 @@ class Model:
 
     def forward(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Logits float32 [T, V] of a whole text."""
-        return self._whole(ids, ("logits",))["logits"]
+        tokens = self._text(ids)
+        return joined(self._whole(tokens), tokens.shape[1])
+
+    def forward_pieces(self, ids: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        """As `forward`, a few positions at a time: float32 [P, V], P at most WHOLE_PIECE; together they are [T, V]."""
+        return map(np.copy, self._whole(self._text(ids)))
 
     def trace(self, ids: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         """All named outputs, float32: `logits` [T, V], `hidden.embed`, `hidden.0`.., `hidden.final` [T, H]."""
-        return self._whole(ids, tuple(name for name, _ in self.graph.outputs))
+        tokens = self._text(ids)
+        names = tuple(name for name, _ in self.graph.outputs if name != "logits")
+        hidden, kept = self._program.body(tokens, 0, self._transient(), names)
+        return {"logits": joined(self.logits(hidden, WHOLE_PIECE), tokens.shape[1]), **{n: self.read(x) for n, x in kept.items()}}
 
-    def _whole(self, ids: Sequence[int] | np.ndarray, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def _text(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         tokens = self.check_ids(ids)
         if tokens.shape[1] > self.options.context:
             raise UsageError(f"context: {tokens.shape[1]} positions asked for, this model has {self.options.context}")
-        out = self._program.run(tokens, 0, Transient(self._backend, self.options.kv_dtype), names)
-        return {n: self.read(x) for n, x in out.items()}
+        return tokens
+
+    def _transient(self) -> Transient:
+        return Transient(self._backend, self.options.kv_dtype)
+
+    def _whole(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
+        yield from self.logits(self._program.body(tokens, 0, self._transient())[0], WHOLE_PIECE)
+
+    def logits(self, hidden: Array, piece: int) -> Iterator[np.ndarray]:
+        """Logits of the body's result, `piece` positions at a time; they may be the backend's own memory."""
+        for at in range(0, hidden.shape[1], piece):
+            yield self.read(self._program.head(hidden[:, at : at + piece]))
 
     def check_ids(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Ids as int32 [1, T]; UsageError when empty or outside the embedding."""
@@ -122,9 +141,22 @@ class Model:
         return other
 
     def close(self) -> None:
-        """Release the backend's memory."""
+        """Release the weights and the backend's memory; closing twice is allowed."""
         self._cache = None
+        self._program.close()
         self._backend.close()
+
+
+def joined(pieces: Iterator[np.ndarray], count: int) -> np.ndarray:
+    """`count` positions that come in pieces, in one array; no piece is held beside the next."""
+    first = next(pieces)
+    out = np.empty((count, first.shape[1]), np.float32)
+    out[: (at := len(first))] = first
+    del first
+    for piece in pieces:
+        out[at : (at := at + len(piece))] = piece
+        del piece
+    return out
 
 
 class Session:
@@ -139,26 +171,56 @@ class Session:
         """Positions stored."""
         return self._kv.length
 
+    @property
+    def chunk(self) -> int:
+        """Positions that are run at a time."""
+        return self._chunk
+
     def append(self, ids: Sequence[int] | np.ndarray, position: int | None = None) -> np.ndarray:
-        """Logits float32 [T, V] of `ids` at the next positions; `position`, when given, must be the next one (UsageError on a gap or overlap)."""
-        return np.concatenate(list(self._append(ids, position, last_only=False)))
+        """Logits float32 [T, V] of `ids` at the next positions; `position`, when given, must be the next one (UsageError on a gap or overlap).
+
+        An error part-way leaves the chunks that were finished before it; `length` tells.
+        """
+        tokens = self._check(ids, position)
+        return joined(self._pieces(tokens), tokens.shape[1])
+
+    def append_pieces(self, ids: Sequence[int] | np.ndarray, position: int | None = None) -> Iterator[np.ndarray]:
+        """As `append`, a few positions at a time; `ids` are appended, chunk by chunk, as the pieces are taken."""
+        return map(np.copy, self._pieces(self._check(ids, position)))
 
     def advance(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """As `append`, but only the last position's logits, float32 [V]."""
-        (last,) = deque(self._append(ids, None, last_only=True), maxlen=1)  # a list would keep every piece's logits alive
-        return last[-1]
+        tokens = self._check(ids, None)
+        last = (tokens.shape[1] - 1) // self._chunk * self._chunk
+        for chunk in self._chunks(tokens[:, :last]):
+            self._body(chunk)
+        return next(self._model.logits(self._body(tokens[:, last:])[:, -1:], 1))[0].copy()
 
-    def _append(self, ids: Sequence[int] | np.ndarray, position: int | None, last_only: bool) -> Iterator[np.ndarray]:
+    def _check(self, ids: Sequence[int] | np.ndarray, position: int | None) -> np.ndarray:
         tokens = self._model.check_ids(ids)
         if position is not None and position != self.length:
             raise UsageError(f"append: position {position} leaves a {'gap' if position > self.length else 'overlap'}; the next is {self.length}")
         self._kv.check_room(tokens.shape[1])
-        for start in range(0, tokens.shape[1], self._chunk):
-            piece = tokens[:, start : start + self._chunk]
-            self._kv.begin(piece.shape[1])
-            out = self._program.run(piece, self._kv.length, self._kv, last_only=last_only)["logits"]
-            self._kv.commit()
-            yield self._model.read(out)
+        return tokens
+
+    def _pieces(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
+        for chunk in self._chunks(tokens):
+            yield from self._model.logits(self._body(chunk), PIECE)
+
+    def _chunks(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
+        """Chunks to be run at the next positions, one after another."""
+        start = self.length
+        for at in range(0, tokens.shape[1], self._chunk):
+            if self.length != start + at:
+                raise UsageError(f"append: position {start + at} is no longer the next, {self.length} is: the session was used between two pieces")
+            yield tokens[:, at : at + self._chunk]
+
+    def _body(self, chunk: np.ndarray) -> Array:
+        """Store one chunk; what the head reads."""
+        self._kv.begin(chunk.shape[1])
+        hidden, _ = self._program.body(chunk, self._kv.length, self._kv)
+        self._kv.commit()
+        return hidden
 
     def stream(self, ids: Sequence[int], max_new_tokens: int, sampling: SamplingParams, ignore_eos: bool = False) -> Iterator[int]:
         """Append `ids`, then sample on; see `Model.stream`."""

@@ -1,21 +1,23 @@
 """A graph lowered for one backend: a list of steps over numbered value slots, weights resident, dead values dropped at their last use.
 
 Lowering merges linears that read the same value and share an encoding into one step (q/k/v; gate/up), where the weight has no other
-reader. After the last position-wise stretch (from `hidden.final` on) a run may keep only the last position: prefill for generation needs
-no other logits.
+reader. The steps fall in two: the body up to `hidden.final`, which fills the KV cache, and the head (`head.py`), run over any of the body's
+positions. A closed program runs no more (UsageError).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..schemas.errors import UsageError
 from ..schemas.graph import Graph, Node
 from ..schemas.ops import attrs_of
 from .backend import Array, Backend
+from .head import head_of
 from .kv import KV
 from .weights import Weights
 
@@ -47,10 +49,15 @@ class Program:
         for group in load_groups(graph, merged):
             self._constants.append((self._slot(group[0]), backend.load([params[n] for n in group], weights)))
         self._inputs = tuple(self._slot(i.name) for i in graph.inputs)
-        self._plain = self._lower(merged)
-        self._final = self._slots.get(dict(graph.outputs).get("hidden.final", ""), -1)
+        head = head_of(graph)
+        steps = self._lower(merged)
+        inside = {self._slots[name] for name in head.outputs}
+        self._body = tuple(s for s in steps if not inside & set(s.outs))
         self._outputs = {name: self._slots[value] for name, value in graph.outputs}
+        self._start, self._logits = self._slots[head.start], self._outputs["logits"]
+        self._head = self._schedule(tuple(s for s in steps if inside & set(s.outs)), frozenset({self._logits}))
         self._schedules: dict[frozenset[int], tuple[Step, ...]] = {}
+        self._closed = False
 
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots)) if name else -1
@@ -75,48 +82,65 @@ class Program:
                 steps.append(Step(fn, ins, outs, ()))
         return tuple(steps)
 
-    def _schedule(self, keep: frozenset[int]) -> tuple[Step, ...]:
-        """The steps with every value dropped after its last use, except `keep`."""
-        if keep not in self._schedules:
-            pinned = keep | {slot for slot, _ in self._constants} | set(self._inputs) | {-1}
-            seen: set[int] = set()
-            out = []
-            for s in reversed(self._plain):
-                dead = tuple(sorted({*s.ins, *s.outs} - pinned - seen))
-                seen |= {*s.ins, *s.outs}
-                out.append(Step(s.fn, s.ins, s.outs, dead, s.cache, s.owns))
-            self._schedules[keep] = tuple(reversed(out))
-        return self._schedules[keep]
+    def _schedule(self, steps: tuple[Step, ...], keep: frozenset[int]) -> tuple[Step, ...]:
+        """`steps` with every value dropped after its last use, except `keep`."""
+        pinned = keep | {slot for slot, _ in self._constants} | set(self._inputs) | {-1}
+        seen: set[int] = set()
+        out = []
+        for s in reversed(steps):
+            dead = tuple(sorted({*s.ins, *s.outs} - pinned - seen))
+            seen |= {*s.ins, *s.outs}
+            out.append(replace(s, dead=dead))
+        return tuple(reversed(out))
 
-    def run(self, ids: np.ndarray, start: int, kv: KV, keep: Iterable[str] = ("logits",), last_only: bool = False) -> dict[str, Array]:
-        """Run token ids int32 [1, T] at positions start..start+T-1; returns the outputs named in `keep` as the backend's arrays [1, T, ...].
+    def body(self, ids: np.ndarray, start: int, kv: KV, keep: Iterable[str] = ()) -> tuple[Array, dict[str, Array]]:
+        """Run token ids int32 [1, T] at positions start..start+T-1, all but the head.
 
-        `last_only` cuts everything after `hidden.final` down to the last position.
+        Returns what the head reads, [1, T, ...], and the outputs named in `keep` (any but the logits), as the backend's arrays.
         """
         b, t = ids.shape
-        positions = self.backend.put(np.broadcast_to(np.arange(start, start + t, dtype=np.int32), (b, t)))
         names = tuple(keep)
-        steps = self._schedule(frozenset(self._outputs[n] for n in names))
+        kept = frozenset({self._start, *(self._outputs[n] for n in names)})
+        if kept not in self._schedules:
+            self._schedules[kept] = self._schedule(self._body, kept)
+        values = self._values()
+        positions = np.broadcast_to(np.arange(start, start + t, dtype=np.int32), (b, t))
+        values[self._inputs[0]], values[self._inputs[1]] = self.backend.put(ids), self.backend.put(positions)
+        for s in self._schedules[kept]:
+            self._step(s, values, self._attend(s, values, kv, start, t) if s.cache >= 0 else s.fn(*(values[i] for i in s.ins)))
+        return values[self._start], {n: values[self._outputs[n]] for n in names}
+
+    def head(self, hidden: Array) -> Array:
+        """Logits [1, P, V] of positions [1, P, ...] of the body's result."""
+        values = self._values()
+        values[self._start] = hidden
+        for s in self._head:
+            self._step(s, values, s.fn(*(values[i] for i in s.ins)))
+        return values[self._logits]
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        self._closed = True
+        self._constants.clear()
+
+    def _values(self) -> list[Any]:
+        if self._closed:
+            raise UsageError("model: it is closed; load it again")
         values: list[Any] = [None] * (len(self._slots) + 1)  # the last one stands for "absent" (slot -1)
         for slot, array in self._constants:
             values[slot] = array
-        values[self._inputs[0]], values[self._inputs[1]] = self.backend.put(ids), positions
-        cut = self._final if last_only and t > 1 else -2
-        for s in steps:
-            if s.cache >= 0:
-                result = self._attend(s, values, kv, start, t)
-            else:
-                result = s.fn(*(values[i] for i in s.ins))
-            if len(s.outs) == 1:
-                values[s.outs[0]] = result
-            else:
-                for at, slot in enumerate(s.outs):  # no name may outlive the loop: it would keep the whole result alive
-                    values[slot] = result[at]
-            if cut in s.outs:
-                values[cut] = values[cut][:, -1:]
-            for slot in s.dead:
-                values[slot] = None
-        return {n: values[self._outputs[n]] for n in names}
+        return values
+
+    @staticmethod
+    def _step(s: Step, values: list[Any], result: Any) -> None:
+        """Put a step's result where it belongs, and drop what nothing reads any more."""
+        if len(s.outs) == 1:
+            values[s.outs[0]] = result
+        else:
+            for at, slot in enumerate(s.outs):  # no name may outlive the loop: it would keep the whole result alive
+                values[slot] = result[at]
+        for slot in s.dead:
+            values[slot] = None
 
     def _attend(self, s: Step, values: Sequence[Any], kv: KV, start: int, t: int) -> Array:
         q, k, v, positions, *rest = (values[i] for i in s.ins)

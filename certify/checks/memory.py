@@ -46,10 +46,17 @@ def memory_checks(load: Callable[[], Model], backend: str, ids: np.ndarray, pred
 
 
 def _exercise(model: Model, ids: np.ndarray) -> None:
-    """Prefill one sequence up to the context's end (the cache holds room for the whole batch by then), and decode in a new one."""
+    """Fill one sequence's context (the cache holds room for the whole batch by then) and decode in a new one.
+
+    The last two chunks, the costliest, are asked for every position's logits, those before for the last one's.
+    """
     context = model.options.context
     with model.session() as session:
-        session.advance(np.resize(ids, context))
+        before = max(0, context // session.chunk - 1) * session.chunk
+        if before:
+            session.advance(np.resize(ids, before))
+        for _ in session.append_pieces(np.resize(ids, context - before)):
+            pass
     with model.session() as session:
         session.advance(np.resize(ids, max(1, min(model.options.prefill_chunk, context - DECODE_STEPS))))
         for _ in range(min(DECODE_STEPS, context - session.length)):

@@ -49,7 +49,8 @@ class _Pool:
         return block
 
     def give(self, block: int, owner: int) -> None:
-        assert self.owner.pop(block, None) == owner, f"KV block {block} of slot {self.slot.slot} is freed by a stranger"
+        found = self.owner.pop(block, None)
+        assert found == owner, f"KV block {block} of slot {self.slot.slot} is freed by a stranger"
         heapq.heappush(self.free, block)
 
 

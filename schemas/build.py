@@ -27,12 +27,14 @@ class GraphBuilder:
     def const(self, name: str, values: Iterable[float]) -> str:
         """Declare a constant once, numpy's floats included; the same name must keep the same values."""
         values = tuple(map(float, values))
-        assert self.consts.setdefault(name, Const(name, values)).values == values, f"const {name} declared twice with other values"
+        known = self.consts.setdefault(name, Const(name, values))
+        assert known.values == values, f"const {name} declared twice with other values"
         return name
 
     def param(self, param: Param) -> str:
         """Declare a weight once; declaring it again (a tied head) must agree."""
-        assert self.params.setdefault(param.name, param) == param, f"param {param.name} declared twice"
+        known = self.params.setdefault(param.name, param)
+        assert known == param, f"param {param.name} declared twice"
         return param.name
 
     def node(self, op: str, *inputs: str, name: str = "", **attrs: AttrValue) -> str:

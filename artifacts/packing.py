@@ -17,7 +17,7 @@ from .disk import publish_folder, remove, sync_folder
 from .packed import PackedStore, write_packed
 from .reader import open_artifact
 from .store import FolderStore, Store
-from .target import hold, require_file, require_free
+from .target import PARTIAL, hidden, hold, require_file, require_free
 from .verify import verify_artifact
 
 SUFFIX = ".zip"
@@ -64,7 +64,7 @@ def _beside(path: Path, rename: Callable[[str], str]) -> Path:
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
     """Where `target` is put together, by one process at a time; gone afterwards, whatever happens."""
-    partial = target.with_name(f".{target.name}.partial")
+    partial = hidden(target, PARTIAL)
     with hold(target):
         remove(partial)
         try:

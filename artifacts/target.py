@@ -14,8 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..schemas.errors import UsageError
+from .disk import remove
+
+PARTIAL, JOURNAL, WORK, OLD = "partial", "journal", "work", "old"
+LEFT = (PARTIAL, JOURNAL, WORK, OLD)  # what a stopped job may leave beside its target
 
 _SIGNS = ("manifest.json", "pages.idx")  # of an artifact's folder; one alone could be anybody's
+
+
+def hidden(target: Path, kind: str) -> Path:
+    """The hidden sibling of `target` that holds a job's unfinished work of that kind."""
+    return target.with_name(f".{target.name}.{kind}")
+
+
+def rejected_name(target: Path) -> Path:
+    """Where an artifact goes that fell below its gate."""
+    return target.with_name(f"{target.name}.rejected")
+
+
+def clean(target: Path) -> None:
+    """Remove what jobs that were stopped left beside `target`."""
+    for kind in LEFT:
+        remove(hidden(target, kind))
 
 
 def require_free(target: Path, *, force: bool) -> None:

@@ -32,13 +32,14 @@ _JSON = "json"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The steps of one job in `folder` (None keeps nothing)."""
+    """The steps of one job in `folder` (None keeps nothing). `base`: what every step's result follows from (a JSON value; the code's version)."""
 
     folder: Path | None = None
+    base: Any = None
 
     def stage(self, name: str, *ingredients: Any) -> Steps:
         """The steps of one stage whose results follow from `ingredients` (JSON values)."""
-        return Steps(self.folder, name, hashlib.sha256(canonical_bytes([name, *ingredients])).hexdigest())
+        return Steps(self.folder, name, hashlib.sha256(canonical_bytes([self.base, name, *ingredients])).hexdigest())
 
     def discard(self) -> None:
         """Forget everything."""

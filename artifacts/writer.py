@@ -33,7 +33,7 @@ from .index import RECORD, PageTable, weight_header
 from .journal import Journal
 from .layouts import PageGroup, PagePlan, Slot
 from .store import a02_plain_paths
-from .target import require_free
+from .target import JOURNAL, PARTIAL, hidden, rejected_name, require_free
 from .verify import verify_artifact
 
 SHARD_BYTES = 4 << 30
@@ -50,11 +50,11 @@ class ArtifactWriter:
             raise UsageError(f"{target}: the name of an artifact ends in .thin")
         require_free(target, force=force)
         self.target, self.plan, self.done = target, plan, set[str]()
-        self.folder = target.with_name(f".{target.name}.partial")
+        self.folder = hidden(target, PARTIAL)
         self._files: dict[str, FileEntry] = {}
         self._kinds, self._table = _empty_table(plan, shard_bytes)
         build = {"key": key, "kinds": self._kinds, "files": self._table.files, "tensors": [_entry(slot) for slot in plan.slots()]}
-        self._journal = Journal(target.with_name(f".{target.name}.journal"), sha256_hex(canonical_bytes(build)))
+        self._journal = Journal(hidden(target, JOURNAL), sha256_hex(canonical_bytes(build)))
         finished = self._journal.finished() if resume else None
         self._restart() if finished is None or not self.folder.is_dir() else self._continue(finished)
 
@@ -103,7 +103,7 @@ class ArtifactWriter:
         """Read everything back, then rename to the target, or to TARGET.rejected (replacing an older one). Returns that path."""
         if errors := verify_artifact(self.folder):
             raise errors[0]
-        path = self.target.with_name(f"{self.target.name}.rejected") if rejected else self.target
+        path = rejected_name(self.target) if rejected else self.target
         publish_folder(self.folder, path)
         remove(self._journal.path)
         return path

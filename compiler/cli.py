@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from ..schemas.errors import Interrupted, ThincError, UsageError
+from ..schemas.errors import DiskError, Interrupted, ThincError, UsageError
 from .terminal import escape_what_the_terminal_lacks, tell
 
 VERBS = ("compile", "plan", "certify", "gate", "verify", "inspect", "run", "chat", "pack", "unpack", "doctor")
@@ -56,6 +57,8 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         thinc.main(arguments, prog_name="thinc", standalone_mode=False)
+    except DiskError as e:
+        return _fail(f"{e}{_go_on(arguments)}", e.exit_code, as_json)
     except ThincError as e:
         return _fail(str(e), e.exit_code, as_json)
     except click.exceptions.Exit as e:
@@ -66,7 +69,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as e:
         return _fail(e.format_message(), UsageError.exit_code, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; a compile goes on where it was with --resume", Interrupted.exit_code, as_json)
+        return _fail(f"interrupted{_go_on(arguments)}", Interrupted.exit_code, as_json)
     except MemoryError:
         return _fail(_NO_MEMORY, 7, as_json)
     except OSError as e:
@@ -78,6 +81,14 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(f"internal error: {type(e).__name__}: {e}; this is a bug in thinc (set THINC_TRACEBACK=1 for details)", 1, as_json)
     return 0
+
+
+def _go_on(arguments: list[str]) -> str:
+    """How a compile that was stopped goes on where it was."""
+    if arguments[:1] != ["compile"]:
+        return ""
+    again = arguments if "--resume" in arguments else [*arguments, "--resume"]
+    return f"; go on with: {shlex.join(['thinc', *again])}"
 
 
 def _os_error(e: OSError) -> str:

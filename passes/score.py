@@ -4,14 +4,14 @@ For a linear with weights W, input x and output gradient g, rounding changes the
   KL = 1/2 sum_o E[g_o^2] (dW E[x x'] dW')_oo     nats per token, to second order (Kronecker-factored, outputs taken as uncorrelated)
 and for an embedding table whose row r is read with frequency f_r, 1/2 sum_r f_r sum_j E[g_j^2] dW_rj^2. A tied table counts both times.
 dW is that of the rounding that ships, cut as the page layout cuts it, for tensors up to SAMPLE weights; of larger ones evenly spaced rows,
-which stand for all rows in proportion to how much those matter. Each group's scores are one step that `work` keeps. Scores are rounded to 6 digits, so that the last bits of a matrix product can't change an allocation.
+which stand for all rows in proportion to how much those matter. Each group's scores are one step that `work` keeps.
+Scores are rounded to 6 digits, so that the last bits of a matrix product can't change an allocation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,7 @@ import numpy as np
 from ..artifacts.formats import FORMATS, Format
 from ..artifacts.layouts import matrix_shape
 from ..artifacts.work import NOTHING_KEPT, Work
+from ..runtime_min.parallel import threads
 from ..runtime_min.weights import Weights
 from ..schemas.errors import InputError
 from ..schemas.graph import Graph, Param
@@ -124,7 +125,7 @@ def measure(graph: Graph, weights: Weights, stats: Stats, costs: ScoreTable, how
         return [kl for _, kl in found]
 
     groups, done, total = list(costs.groups), 0, sum(params[n].size for group in todo.values() for n in group.params)
-    with ThreadPoolExecutor(how.workers) as pool:
+    with threads(how.workers) as pool:
         for at, found in zip(todo, pool.map(scored, todo), strict=True):
             options = (msgspec.structs.replace(o, predicted_kl=kl) for o, kl in zip(todo[at].options, found, strict=True))
             groups[at] = msgspec.structs.replace(todo[at], options=tuple(options))

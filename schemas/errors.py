@@ -8,6 +8,7 @@ ThincError                  1  our bug, unless a subclass says otherwise
 │   └── FrontendError       5  a checkpoint that no adapter expresses
 ├── ArtifactError           6  integrity: bytes that are not what they claim; carries the SPEC rule's code
 ├── BackendError            7  device, driver or an extra is missing
+├── DiskError               7  no room on the disk, before or in the middle of the work
 ├── VerifyError             1  a graph that breaks the IR's rules (carries all violations)
 ├── PassError               1  a pass that broke its contract
 ├── CertifyError            1  a certificate that can't be made honestly
@@ -67,6 +68,12 @@ class ArtifactError(ThincError):
 
 class BackendError(ThincError):
     """A device, driver or optional dependency is missing or fails."""
+
+    exit_code = 7
+
+
+class DiskError(ThincError):
+    """The disk is full, or too small for what was asked for; what is on it can be resumed."""
 
     exit_code = 7
 

@@ -26,6 +26,7 @@ __all__ = [
     "Slot",
     "StoredTensor",
     "cut",
+    "fill_page",
     "fill_pages",
     "gather",
     "matrix_shape",
@@ -87,16 +88,20 @@ def plan_pages(tensors: Sequence[StoredTensor]) -> PagePlan:
 
 
 def fill_pages(group: PageGroup, encode: Encode) -> Iterator[bytes]:
-    """The bytes of the group's pages, one at a time; `encode(tensor, region)` gives a slab. Padding is zero."""
-    for k in range(group.count):
-        page = bytearray(group.length(k))
-        for offset, slot, region in pieces(group, k):
-            raw = np.ascontiguousarray(encode(slot.tensor, region))
-            want = (region.rows, slot.tensor.format.row_bytes(region.cols))
-            if raw.dtype != np.uint8 or raw.shape != want:
-                raise InputError(f"{slot.tensor.name}: encoded slab is {raw.dtype}{list(raw.shape)}, expected uint8{list(want)}")
-            page[offset : offset + raw.size] = raw.tobytes()
-        yield bytes(page)
+    """The bytes of the group's pages, one at a time."""
+    return (fill_page(group, k, encode) for k in range(group.count))
+
+
+def fill_page(group: PageGroup, k: int, encode: Encode) -> bytes:
+    """The bytes of page k; `encode(tensor, region)` gives a slab. Padding is zero."""
+    page = bytearray(group.length(k))
+    for offset, slot, region in pieces(group, k):
+        raw = np.ascontiguousarray(encode(slot.tensor, region))
+        want = (region.rows, slot.tensor.format.row_bytes(region.cols))
+        if raw.dtype != np.uint8 or raw.shape != want:
+            raise InputError(f"{slot.tensor.name}: encoded slab is {raw.dtype}{list(raw.shape)}, expected uint8{list(want)}")
+        page[offset : offset + raw.size] = raw.tobytes()
+    return bytes(page)
 
 
 def _numbered(groups: Sequence[PageGroup]) -> Iterator[PageGroup]:

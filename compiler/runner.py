@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts import Artifact, open_artifact
-from ..runtime_min import ModelOptions, SamplingParams, Session, load_artifact, options_of
+from ..artifacts.verify import require_intact
+from ..runtime_min import ModelOptions, SamplingParams, Session, Verify, load_artifact, options_of
 from ..runtime_min.detokenize import Detokenizer, StopStrings
 from ..runtime_min.model import Model
 from ..runtime_min.tokenizer import Tokenizer
@@ -39,12 +40,13 @@ def decoding_of(*, max_new_tokens: int, stop: Sequence[str], ignore_eos: bool = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Where and how an artifact runs; None leaves a setting to the artifact's plan."""
+    """Where and how an artifact runs; None leaves a setting to the artifact's plan. `verify` as in `load`."""
 
     device: str = "cpu"
     uncertified: bool = False
     context: int | None = None
     kv_dtype: KVDtype | None = None
+    verify: Verify = "touched"
 
     def applied(self, options: ModelOptions) -> ModelOptions:
         """`options` with this run's switches."""
@@ -107,6 +109,8 @@ class Runner:
     def open(cls, path: Path, how: Execution, warn: Callable[[str], None]) -> Runner:
         """Load the artifact; `warn` receives what the user should know. GateError for a mode that no certificate covers."""
         artifact = open_artifact(path)
+        if how.verify == "full":
+            require_intact(artifact)
         options = how.applied(options_of(artifact))
         if options.context > (most := artifact.manifest.model.context):
             raise UsageError(f"context: {options.context} asked for, the model has {most} positions")

@@ -19,6 +19,13 @@ _EXECUTION = (
     click.option("--context", type=click.IntRange(1), help="Positions to make room for [the plan's]."),
     click.option("--kv-dtype", type=click.Choice(["f32", "f16", "bf16"]), help="How keys and values are stored [the plan's]."),
     click.option("--uncertified", is_flag=True, help="Run in a mode that no certificate covers."),
+    click.option(
+        "--verify",
+        type=click.Choice(["touched", "full"]),
+        default="touched",
+        show_default=True,
+        help="Compare pages with their digests as they are first used, or every byte before the first token.",
+    ),
 )
 artifact_argument = click.argument("artifact", type=click.Path(path_type=Path))
 model_argument = click.argument("model", type=click.Path(path_type=Path))
@@ -50,7 +57,7 @@ def execution_of(flags: dict[str, Any]) -> Any:
     """Takes those flags out of `flags`; an Execution."""
     from ..runner import Execution
 
-    return Execution(**{name: flags.pop(name) for name in ("device", "context", "kv_dtype", "uncertified")})
+    return Execution(**{name: flags.pop(name) for name in ("device", "context", "kv_dtype", "uncertified", "verify")})
 
 
 def warn(message: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from thinlm.artifacts.attest import plain_name
 from thinlm.certify import certify, read_certificates, rejudge, standing_of, summary, thresholds, write_certificate
 from thinlm.certify.certificate import file_name
 from thinlm.runtime_min import open_artifact, options_of
@@ -147,11 +148,33 @@ def test_edited_certificates_are_refused(path: Path, tmp_path: Path, name: str) 
     change, code, message = EDITS[name]
     copy = tmp_path / "copy.thin"
     shutil.copytree(path, copy)
-    file = next((copy / "attest").iterdir())
-    file.write_bytes(change(file.read_bytes()))
+    attest = open_artifact(copy).attest
+    (stored,) = attest.names()
+    attest.add(plain_name(stored), change(attest.read(stored)))
     with pytest.raises(ArtifactError, match=message) as refused:
         read_certificates(open_artifact(copy))
     assert refused.value.code == code
+
+
+def test_an_edited_certificate_under_its_old_name_is_refused(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.thin"
+    shutil.copytree(path, copy)
+    file = next((copy / "attest").iterdir())
+    file.write_bytes(file.read_bytes().replace(b'"pass"', b'"fail"'))
+    with pytest.raises(ArtifactError, match="A-22"):
+        read_certificates(open_artifact(copy))
+
+
+def test_of_two_certificates_for_one_mode_the_worse_counts(path: Path, certificate: Certificate, tmp_path: Path) -> None:
+    """As after a crash between writing the new one and removing the old one."""
+    gates = tuple(msgspec.structs.replace(g, passed=False) for g in certificate.predicate.gates)
+    for worse in (0, 1):
+        found = [certificate, certificate]
+        found[worse] = msgspec.structs.replace(certificate, predicate=msgspec.structs.replace(certificate.predicate, verdict="fail", gates=gates))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("thinlm.certify.certificate.read_certificates", lambda _, found=found: tuple(found))
+            artifact = open_artifact(path)
+            assert standing_of(artifact, "torch_cpu", options_of(artifact)).verdict == "fail"
 
 
 def test_a_certificate_of_another_artifact_is_refused(path: Path, certificate: Certificate, tmp_path: Path) -> None:

@@ -152,8 +152,9 @@ def test_a_damaged_page_is_named(art: Path, folder: Path, cli) -> None:
     data = bytearray(file.read_bytes())
     data[-200] ^= 1
     file.write_bytes(data)
-    done = cli("verify", copy)
-    assert done.code == 6 and "page" in done.err and "A-19" in done.err
+    for verb in (("verify",), ("run", "--prompt", "x"), ("run", "--prompt", "x", "--verify", "full"), ("chat",)):
+        done = cli(verb[0], copy, *verb[1:])
+        assert done.code == 6 and "page" in done.err and "A-19" in done.err and done.out == ""
 
 
 @pytest.mark.parametrize(("share", "code"), [("20%", 4), ("3%", 3)])
@@ -249,8 +250,8 @@ FLAGS = {
     "gate": "device json recipe",
     "verify": "json threads",
     "inspect": "graph json",
-    "run": "context device ignore-eos json kv-dtype max-new-tokens min-p prompt prompt-file seed stop temperature top-k top-p uncertified",
-    "chat": "context device json kv-dtype max-new-tokens min-p seed stop system temperature top-k top-p uncertified",
+    "run": "context device ignore-eos json kv-dtype max-new-tokens min-p prompt prompt-file seed stop temperature top-k top-p uncertified verify",
+    "chat": "context device json kv-dtype max-new-tokens min-p seed stop system temperature top-k top-p uncertified verify",
     "pack": "force json output",
     "unpack": "force json output",
     "doctor": "json",

@@ -8,19 +8,24 @@ In: the bytes of a checkpoint's or artifact's tokenizer files (FILES), by name. 
 3. A generation ends at any id that generation_config.json, config.json (its text_config too) or the tokenizer's own eos_token names:
    published checkpoints often have only one of the three right.
 `clean_up_tokenization_spaces` is not followed: it drops spaces that the model wrote (transformers ignores it for BPE, too).
-Refused (InputError): no tokenizer.json, files that are too large or malformed, ids that aren't whole numbers, text that is not Unicode.
+A tokenizer is a small program of a stranger's: tokenizer_check.py bounds what it is and how it lengthens a text; encoding runs for at most
+SECONDS + bytes / BYTES_PER_SECOND of processor time, over all texts together (published tokenizers do 1 MB/s).
+Refused (InputError): no tokenizer.json, files that are too large or malformed, ids that aren't whole numbers, two tokens of one id, text
+that is not Unicode, and a tokenizer that takes too long, or makes its library panic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..schemas.errors import InputError
+from .limited import as_input_error, limited
+from .tokenizer_check import check_added, checked_json, require_modest
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,8 +33,25 @@ if TYPE_CHECKING:
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json", "chat_template.jinja")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
-MAX_BYTES = 128 << 20  # the largest published tokenizer.json have 35 MB
+MAX_BYTES = 16 << 20  # of the files beside tokenizer.json; published ones have up to 2 MB
+MAX_ID = 1 << 22  # ids end below this; the largest published vocabularies have 262,144
+MAX_EOS = 64
+SECONDS, BYTES_PER_SECOND = 3.0, 100_000
 SURROGATES = "the text holds lone surrogates, so it is not Unicode; read it as UTF-8"
+
+
+@dataclass(slots=True)
+class _Time:
+    """What is left of a tokenizer's processor time."""
+
+    seconds: float = SECONDS
+
+    def spend(self, size: int, call: Callable[[], list[int]]) -> list[int]:
+        """call() on a text of `size` bytes, for as long as is left."""
+        self.seconds += size / BYTES_PER_SECOND
+        ids, used = limited(call, self.seconds, "tokenizer.json: encoding a text")
+        self.seconds = min(SECONDS, self.seconds - used)
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,7 @@ class Tokenizer:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     special_ids: frozenset[int]
+    _time: _Time = field(default_factory=_Time)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Tokenizer:
@@ -50,7 +73,7 @@ class Tokenizer:
         config = read_json(files, "tokenizer_config.json")
         _declare(backend, config)
         special = _special(config, read_json(files, "special_tokens_map.json"))
-        size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        size = _highest_id(backend) + 1
         hidden = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
         eos = _eos_ids(files, _id(backend, special.get("eos_token")))
         return cls(backend, MappingProxyType(special), size, _id(backend, special.get("bos_token")), eos, hidden)
@@ -59,14 +82,19 @@ class Tokenizer:
         """The ids of `text`; with `add_special_tokens` also what the tokenizer puts around it (a BOS, say). Special tokens written
         in the text become their ids."""
         try:
-            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError as error:
+            size = len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
             raise InputError(SURROGATES) from error
+        # encode_batch lets go of the interpreter lock, encode does not
+        return self._time.spend(size, lambda: self.backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; ids outside the vocabulary have none, bytes that make no character come out as U+FFFD."""
         known = [int(i) for i in ids if 0 <= i < self.vocab_size]
-        return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+        try:
+            return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            raise as_input_error(error, "tokenizer.json") from error
 
     def shows(self, token: int) -> bool:
         """Whether an id can add to decoded text: neither special nor outside the vocabulary."""
@@ -76,8 +104,7 @@ class Tokenizer:
 def read_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     """The JSON object in one file, {} when the file is absent. Raises InputError for anything else."""
     raw = files.get(name, b"{}")
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{name}: {len(raw)} bytes, more than {MAX_BYTES} allowed for a tokenizer file")
+    require_modest(raw, name, MAX_BYTES)
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -91,16 +118,26 @@ def _backend(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
 
     if "tokenizer.json" not in files:
         raise InputError(_missing(files))
-    raw = files["tokenizer.json"]
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"tokenizer.json: {len(raw)} bytes, more than {MAX_BYTES} allowed for a tokenizer file")
+    checked = checked_json(files["tokenizer.json"])
     try:
-        backend = tokenizers.Tokenizer.from_buffer(raw)
+        backend = tokenizers.Tokenizer.from_buffer(checked)
     except ValueError as error:
-        raise InputError(f"tokenizer.json: {error}") from error
+        raise InputError(f"tokenizer.json: {str(error)[:300]}") from error
+    except BaseException as error:
+        raise as_input_error(error, "tokenizer.json") from error
     backend.no_padding()
     backend.no_truncation()
+    vocab = backend.get_vocab(with_added_tokens=False)
+    if len(set(vocab.values())) != len(vocab):
+        raise InputError("tokenizer.json: two tokens of its vocabulary have one id, so ids have no certain text")
     return backend
+
+
+def _highest_id(backend: tokenizers.Tokenizer) -> int:
+    highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= MAX_ID:
+        raise InputError(f"tokenizer.json: id {highest}, at most {MAX_ID - 1} are used")
+    return highest
 
 
 def _missing(files: Mapping[str, bytes]) -> str:
@@ -117,15 +154,21 @@ def _declare(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
     import tokenizers
 
     declared = config.get("added_tokens_decoder") or {}
-    if not isinstance(declared, dict) or not all(key.isdecimal() and text_of(entry) for key, entry in declared.items()):
+    if not isinstance(declared, dict) or not all(_is_id(key) and isinstance(e, dict) and text_of(e) for key, e in declared.items()):
         raise InputError("tokenizer_config.json: added_tokens_decoder must map ids to tokens")
-    for key, entry in sorted(declared.items(), key=lambda item: int(item[0])):
-        text = text_of(entry) or ""
-        if backend.token_to_id(text) is None:
-            flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-            backend.add_tokens([tokenizers.AddedToken(text, **flags)])
-            if backend.token_to_id(text) != int(key):
-                raise InputError(f"tokenizer_config.json: {text!r} is declared as id {key}, tokenizer.json leaves it {backend.token_to_id(text)}")
+    check_added([e["content"] for e in declared.values()], "tokenizer_config.json")
+    wanted = [(int(key), e) for key, e in declared.items() if backend.token_to_id(e["content"]) is None]
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    wanted.sort(key=lambda item: item[0])
+    # All at once: the library builds its table of added tokens anew each time.
+    backend.add_tokens([tokenizers.AddedToken(e["content"], **{name: bool(e.get(name)) for name in flags}) for _, e in wanted])
+    for id_, e in wanted:
+        if (got := backend.token_to_id(e["content"])) != id_:
+            raise InputError(f"tokenizer_config.json: {e['content'][:60]!r} is declared as id {id_}, tokenizer.json leaves it {got}")
+
+
+def _is_id(key: str) -> bool:
+    return len(key) < 10 and key.isascii() and key.isdecimal()
 
 
 def text_of(entry: object) -> str | None:
@@ -145,9 +188,10 @@ def _eos_ids(files: Mapping[str, bytes], own: int | None) -> tuple[int, ...]:
     found: list[int] = []
     for name, holder in (("generation_config.json", generation), ("config.json", config), ("config.json", inner)):
         value = holder.get("eos_token_id") if isinstance(holder, dict) else None
-        for item in value if isinstance(value, list) else [value]:
-            if item is not None and (type(item) is not int or item < 0):
-                raise InputError(f"{name}: eos_token_id {value!r} is neither an id nor a list of ids")
+        items = value if isinstance(value, list) else [value]
+        if len(items) > MAX_EOS or not all(item is None or (type(item) is int and 0 <= item < MAX_ID) for item in items):
+            raise InputError(f"{name}: eos_token_id {str(value)[:60]} is neither an id nor a list of up to {MAX_EOS} ids")
+        for item in items:
             found += [] if item is None else [item]
     return tuple(dict.fromkeys(found if own is None else [*found, own]))
 

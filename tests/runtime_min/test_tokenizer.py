@@ -109,7 +109,8 @@ CAT = "the cat sat on the mat and the dog ran over the hill"
     [
         ({}, "tokenizer.json is missing; there is no tokenizer at all"),
         ({"tokenizer.model": b""}, "there is only the older tokenizer.model.*save_pretrained"),
-        ({"tokenizer.json": b"{}"}, "tokenizer.json: Cannot instantiate"),
+        ({"tokenizer.json": b"{}"}, "tokenizer.json: .*`model`"),
+        ({"tokenizer.json": b'{"model":{}}'}, "tokenizer.json: Cannot instantiate"),
         ({"tokenizer.json": b"\xff"}, "tokenizer.json: "),
         (files() | {"tokenizer_config.json": b"[1]"}, "tokenizer_config.json: Expected `object`"),
         (files() | {"tokenizer_config.json": b'{"a":"\xff"}'}, "tokenizer_config.json: "),
@@ -125,9 +126,10 @@ def test_refusals(given: dict[str, bytes], message: str) -> None:
 
 
 def test_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinlm.runtime_min.tokenizer.MAX_BYTES", 100)
-    with pytest.raises(InputError, match="more than 100 allowed"):
-        Tokenizer.from_files(files())
+    for module, name in (("tokenizer", "tokenizer_config.json"), ("tokenizer_check", "tokenizer.json")):
+        with monkeypatch.context() as patch, pytest.raises(InputError, match=f"{name}: .*more than 10 allowed"):
+            patch.setattr(f"thinlm.runtime_min.{module}.MAX_BYTES", 10)
+            Tokenizer.from_files(files())
 
 
 def test_text_that_is_not_unicode() -> None:

@@ -1,0 +1,69 @@
+"""Runs a native call for at most so much processor time, so that a stranger's file can't hold a process for ever.
+
+In: a call that lets go of the interpreter lock while it works. It runs in a thread of its own. Out: what it returns and the time it took.
+When the time is up the caller goes on and the thread is left behind (native code can't be stopped): the process should end soon, as `thinc`
+does on an error. A panic of a Rust library, which is a BaseException, becomes an InputError like a call that takes too long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ..schemas.errors import InputError
+
+T = TypeVar("T")
+
+STEP = 0.1  # seconds between two looks at the clock
+PATIENCE = 20.0  # wall time may be this many times the limit, for a busy machine
+
+
+class _Call(Generic[T]):
+    """The call, its outcome, and the clock of its thread."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.call = call
+        self.result: list[tuple[T, float]] = []
+        self.error: BaseException | None = None
+        self.clock: int | None = None
+
+    def work(self) -> None:
+        self.clock = time.pthread_getcpuclockid(threading.get_ident())
+        start = time.thread_time()
+        try:
+            self.result.append((self.call(), time.thread_time() - start))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, panics included
+            self.error = error
+
+    def used(self) -> float:
+        """Processor seconds so far; 0 before it starts or once its thread has ended."""
+        try:
+            return 0.0 if self.clock is None else time.clock_gettime(self.clock)
+        except OSError:
+            return 0.0
+
+
+def limited(call: Callable[[], T], seconds: float, what: str) -> tuple[T, float]:
+    """(call(), its processor seconds), or InputError saying that `what` takes longer than `seconds` of processor time or made its library panic."""
+    job = _Call(call)
+    thread = threading.Thread(target=job.work, daemon=True)
+    thread.start()
+    end = time.monotonic() + PATIENCE * seconds
+    thread.join(STEP)
+    while thread.is_alive():
+        if job.used() > seconds or time.monotonic() > end:
+            raise InputError(f"{what}: more than {seconds:.1f} s of processor time")
+        thread.join(STEP)
+    if job.error is not None:
+        raise as_input_error(job.error, what)
+    return job.result[0]
+
+
+def as_input_error(error: BaseException, what: str) -> BaseException:
+    """A Rust panic as InputError; anything else as it is."""
+    if type(error).__name__ != "PanicException":
+        return error
+    reason: Any = str(error).splitlines() or ["no reason given"]
+    return InputError(f"{what}: the tokenizers library gave up: {reason[0][:200]}")

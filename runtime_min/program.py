@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Program:
         self._start, self._logits = self._slots[head.start], self._outputs["logits"]
         self._head = self._schedule(tuple(s for s in steps if inside & set(s.outs)), frozenset({self._logits}))
         self._schedules: dict[frozenset[int], tuple[Step, ...]] = {}
+        self._join = backend.kernel("concat", {"axis": 0})
         self._closed = False
 
     def _slot(self, name: str) -> int:
@@ -98,16 +100,22 @@ class Program:
 
         Returns what the head reads, [1, T, ...], and the outputs named in `keep` (any but the logits), as the backend's arrays.
         """
-        b, t = ids.shape
+        return self._run(ids, (start,), (kv,), keep)
+
+    def lockstep(self, ids: np.ndarray, starts: Sequence[int], kvs: Sequence[KV]) -> Array:
+        """As `body`, for several texts side by side: ids int32 [B, T], row r at starts[r] in kvs[r]. Every weight is read once for all of them."""
+        return self._run(ids, starts, kvs)[0]
+
+    def _run(self, ids: np.ndarray, starts: Sequence[int], kvs: Sequence[KV], keep: Iterable[str] = ()) -> tuple[Array, dict[str, Array]]:
         names = tuple(keep)
         kept = frozenset({self._start, *(self._outputs[n] for n in names)})
         if kept not in self._schedules:
             self._schedules[kept] = self._schedule(self._body, kept)
         values = self._values()
-        positions = np.broadcast_to(np.arange(start, start + t, dtype=np.int32), (b, t))
+        positions = np.add.outer(np.asarray(starts, np.int32), np.arange(ids.shape[1], dtype=np.int32))
         values[self._inputs[0]], values[self._inputs[1]] = self.backend.put(ids), self.backend.put(positions)
         for s in self._schedules[kept]:
-            self._step(s, values, self._attend(s, values, kv, start, t) if s.cache >= 0 else s.fn(*(values[i] for i in s.ins)))
+            self._step(s, values, self._attend_all(s, values, starts, kvs) if s.cache >= 0 else s.fn(*(values[i] for i in s.ins)))
         return values[self._start], {n: values[self._outputs[n]] for n in names}
 
     def head(self, hidden: Array) -> Array:
@@ -142,8 +150,17 @@ class Program:
         for slot in s.dead:
             values[slot] = None
 
-    def _attend(self, s: Step, values: Sequence[Any], kv: KV, start: int, t: int) -> Array:
-        q, k, v, positions, *rest = (values[i] for i in s.ins)
+    def _attend_all(self, s: Step, values: Sequence[Any], starts: Sequence[int], kvs: Sequence[KV]) -> Array:
+        """Each text by itself: only they know which keys are theirs."""
+        given = [values[i] for i in s.ins]
+        if len(kvs) == 1:
+            return self._attend(s, given, kvs[0], starts[0])
+        rows = ([x[r : r + 1] for x in given[:4]] + given[4:] for r in range(len(kvs)))  # sinks and slopes are the heads', not the texts'
+        return reduce(self._join, (self._attend(s, row, kv, start) for row, kv, start in zip(rows, kvs, starts, strict=True)))
+
+    def _attend(self, s: Step, given: Sequence[Any], kv: KV, start: int) -> Array:
+        q, k, v, positions, *rest = given
+        t = q.shape[1]
         keys, vals, low = kv.extend(s.cache, k if s.owns else None, v if s.owns else None)
         if t == 1 and not any(r is not None for r in rest):
             return s.fn(q, keys, vals, positions)  # every key that was read is visible

@@ -3,8 +3,8 @@
 A file is a u64 (little-endian) header length, a JSON header `{name: {dtype, shape, data_offsets}, "__metadata__": {str: str}}`, and data.
 In: a path, links followed. Out: `SafetensorsFile`, its tensors in data order, read-only views of their bytes.
 Refused with InputError (file and reason), before any data is touched:
-  1. not a regular file, or shorter than it says; a header above MAX_HEADER bytes
-  2. a header that is not strict JSON: UTF-8, no duplicate keys, no NaN, no trailing text, bounded nesting
+  1. not a regular file, or shorter than it says; a header above MAX_HEADER bytes or MAX_TENSORS tensors
+  2. a header that is not strict JSON (foreign.py)
   3. an entry with missing or unknown keys, a dtype outside DTYPES, a shape or offsets that aren't sizes
   4. data_offsets that disagree with dtype x shape, or that don't tile the data section without gap or overlap
 """
@@ -12,10 +12,8 @@ Refused with InputError (file and reason), before any data is touched:
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -25,8 +23,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..schemas.errors import InputError
+from .foreign import open_regular, short, strict_json
 
 MAX_HEADER = 32 << 20  # the largest published headers (90,000 tensors) are below 12 MB
+MAX_TENSORS = 1 << 18
 MAX_RANK = 8
 
 # header dtype -> (our name, numpy dtype of one element; bf16 and fp8 stay bit patterns)
@@ -85,7 +85,7 @@ class SafetensorsFile:
 
     def _mapped(self) -> np.ndarray:
         if self._data is None:
-            with _open_regular(self.path) as file:
+            with open_regular(self.path) as file:
                 if os.fstat(file.fileno()).st_size != self.size:
                     raise InputError(f"{self.path}: the file's size changed since its header was read")
                 self._data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
@@ -94,7 +94,7 @@ class SafetensorsFile:
 
 def open_safetensors(path: Path) -> SafetensorsFile:
     """Read and check the header; InputError as the module says."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
             _refuse(path, f"{size} bytes are too short for a safetensors file")
@@ -104,6 +104,8 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         if 8 + length > size:
             _refuse(path, f"a header of {length} bytes in a file of {size}")
         header = file.read(length)
+    if (most := header.count(b"{") - 1) > MAX_TENSORS:
+        _refuse(path, f"a header of up to {most} tensors; at most {MAX_TENSORS} are read")
     entries = strict_json(header, str(path)) if header[:1] == b"{" else None
     if not isinstance(entries, dict):
         _refuse(path, "the header is not a JSON object")
@@ -115,51 +117,6 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     return SafetensorsFile(path, size, hashlib.sha256(header).hexdigest(), metadata, {t.name: t for t in tensors})
 
 
-def read_small(path: Path, limit: int) -> bytes:
-    """A whole regular file of at most `limit` bytes."""
-    with _open_regular(path) as file:
-        if (size := os.fstat(file.fileno()).st_size) > limit:
-            _refuse(path, f"{size} bytes; at most {limit} are read")
-        return file.read(limit)
-
-
-def sha256_of_file(path: Path) -> str:
-    """SHA-256 of a regular file, streamed; lower-case hex."""
-    with _open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def strict_json(data: bytes, where: str) -> Any:
-    """A JSON value from UTF-8 bytes; InputError on anything lenient parsers accept: duplicate keys, NaN, other encodings, deep nesting."""
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{where}: not strict JSON: {e}") from e
-
-
-def _open_regular(path: Path) -> Any:
-    """Open for reading; a pipe or device, which might never answer, is refused first."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            _refuse(path, "not a regular file")
-        return path.open("rb", buffering=0)
-    except (OSError, ValueError) as e:
-        raise InputError(f"{path}: can't be read: {e}") from e
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise ValueError(f"key {_short(key)} occurs twice")
-        table[key] = value
-    return table
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
-
-
 def _refuse(path: Path, why: str) -> NoReturn:
     raise InputError(f"{path}: {why}")
 
@@ -168,26 +125,20 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
-def _short(value: Any) -> str:
-    """For messages: a hostile file may hold a name of megabytes."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def _entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        _refuse(path, f"tensor {_short(name)}: an entry has exactly dtype, shape and data_offsets")
+        _refuse(path, f"tensor {short(name)}: an entry has exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        _refuse(path, f"tensor {_short(name)}: dtype {_short(dtype)} is none of {', '.join(DTYPES)}")
+        _refuse(path, f"tensor {short(name)}: dtype {short(dtype)} is none of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_size, shape)):
-        _refuse(path, f"tensor {_short(name)}: shape {_short(shape)} is not a list of at most {MAX_RANK} sizes")
+        _refuse(path, f"tensor {short(name)}: shape {short(shape)} is not a list of at most {MAX_RANK} sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        _refuse(path, f"tensor {_short(name)}: data_offsets {_short(offsets)} are not [begin, end]")
+        _refuse(path, f"tensor {short(name)}: data_offsets {short(offsets)} are not [begin, end]")
     ours, storage = DTYPES[dtype]
     begin, end = offsets
     if end - begin != prod(shape) * np.dtype(storage).itemsize:
-        _refuse(path, f"tensor {_short(name)}: {end - begin} bytes at data_offsets {offsets}, but {dtype}{shape} needs {prod(shape)} elements")
+        _refuse(path, f"tensor {short(name)}: {end - begin} bytes at data_offsets {offsets}, but {dtype}{shape} needs {prod(shape)} elements")
     return TensorInfo(name, ours, tuple(shape), data_start + begin, data_start + end, storage)
 
 
@@ -195,7 +146,7 @@ def _check_tiling(path: Path, tensors: list[TensorInfo], data_start: int, size: 
     at = data_start
     for tensor in tensors:
         if tensor.start != at:
-            _refuse(path, f"tensor {_short(tensor.name)} starts at byte {tensor.start}, but the data before it ends at {at}")
+            _refuse(path, f"tensor {short(tensor.name)} starts at byte {tensor.start}, but the data before it ends at {at}")
         at = tensor.stop
     if at != size:
         _refuse(path, f"the header describes {at} bytes, the file has {size}")

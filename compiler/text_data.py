@@ -5,23 +5,28 @@ In: a path. Out: `Document`s in a fixed order, with ids and sources relative to 
 2. `.jsonl`: one document a line, {"text": ..., "domain": optional}; other keys are ignored, blank lines skipped.
 3. A folder: every such file below it, by relative path; names that begin with a dot are skipped.
 Documents of white space alone are left out. A byte order mark is dropped; line ends stay as they are.
-Refused (InputError): a missing path, another suffix (in a folder, too), text that is not UTF-8, a line that is not such an object, more
-than 256 MiB or 100,000 documents, nothing to read, and calibration text that overlaps the certification text.
+Refused (InputError): a missing path, another suffix (in a folder, too), pipes and devices, links that leave the folder, text that is not
+UTF-8, a line that is not such an object, more than 16 MiB or 100,000 documents or files, nothing to read, and calibration text that overlaps
+the certification text.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from ..artifacts.foreign import read_small, resolve_inside
 from ..schemas.errors import InputError
 from ..schemas.texts import NEAR, Document, overlaps
 
 SUFFIXES = (".txt", ".jsonl")
-MAX_BYTES = 256 << 20
+MAX_BYTES = 16 << 20  # calibration reads far less; comparing texts takes up to 30 bytes of memory per byte
 MAX_DOCUMENTS = 100_000
+MAX_FILES = 100_000
 DOMAIN = "user"
 
 
@@ -38,7 +43,7 @@ def read_documents(path: Path) -> tuple[Document, ...]:
         raise InputError(f"{path}: {size} bytes of text, more than {MAX_BYTES} allowed; calibration needs about a million")
     documents: list[Document] = []
     for name, file in files:
-        documents += _documents(name, file)
+        documents += islice(_documents(name, file), MAX_DOCUMENTS + 1)
         if len(documents) > MAX_DOCUMENTS:
             raise InputError(f"{path}: more than {MAX_DOCUMENTS} documents; join short ones")
     if not documents:
@@ -60,20 +65,32 @@ def require_disjoint(calibration: Sequence[Document], certification: Sequence[Do
 def _files(path: Path) -> list[tuple[str, Path]]:
     """(name relative to `path`, file) in the order of names."""
     if path.is_dir():
-        below = ((file.relative_to(path), file) for file in path.rglob("*") if file.is_file())
-        files = sorted((name.as_posix(), file) for name, file in below if not any(part.startswith(".") for part in name.parts))
-    elif path.is_file():
+        files = sorted(_below(path))
+    elif path.exists():
         files = [(path.name, path)]
     else:
         raise InputError(f"{path}: no such file or folder")
+    if irregular := next((name for name, file in files if not file.is_file()), None):
+        raise InputError(f"{path}: {irregular!a} is not a regular file")
     strange = [name for name, file in files if file.suffix not in SUFFIXES]
     if strange:
         raise InputError(f"{path}: text comes from {' or '.join(SUFFIXES)} files, not {', '.join(strange[:3])}")
     return files
 
 
+def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(relative name, file without links) of everything in the folder that is no folder and not hidden."""
+    root = Path(os.path.realpath(folder))
+    for n, entry in enumerate(root.rglob("*")):
+        if n >= MAX_FILES:
+            raise InputError(f"{folder}: more than {MAX_FILES} files; join short ones")
+        name = entry.relative_to(root)
+        if (entry.is_symlink() or not entry.is_dir()) and not any(part.startswith(".") for part in name.parts):
+            yield name.as_posix(), resolve_inside(entry, (root,))
+
+
 def _documents(name: str, file: Path) -> Iterator[Document]:
-    raw = file.read_bytes()
+    raw = read_small(file, MAX_BYTES)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -85,10 +102,19 @@ def _documents(name: str, file: Path) -> Iterator[Document]:
 
 
 def _rows(name: str, text: str) -> Iterator[tuple[str, _Row]]:
-    # Not splitlines(): JSON strings may hold U+2028 and its like, which are no line ends of JSON Lines.
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_lines(text), 1):
         if line.strip():
             try:
                 yield f"{name}:{number}", msgspec.json.decode(line, type=_Row)
             except msgspec.DecodeError as error:
                 raise InputError(f'{name}: line {number}: {error}; expected an object like {{"text": "..."}}') from error
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Not splitlines(): JSON strings may hold U+2028 and its like, which are no line ends of JSON Lines. One line in memory at a time."""
+    start = 0
+    while start <= len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        yield text[start:end]
+        start = end + 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ...runtime_min.tokenizer import MAX_EOS, MAX_ID
 from ...schemas.errors import FrontendError
 from ...schemas.graph import DTYPES, Graph
 from ...schemas.verify import checked
@@ -125,7 +126,7 @@ def _info(adapter: Adapter, folder: Folder, config: Config) -> ModelInfo:
     places = (folder.generation_config(), folder.config, text if isinstance(text, dict) else {})
     given = next((p["eos_token_id"] for p in places if p.get("eos_token_id") is not None), ())
     ids = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not all(type(i) is int and i >= 0 for i in ids):
+    if len(ids) > MAX_EOS or not all(type(i) is int and 0 <= i < MAX_ID for i in ids):
         raise FrontendError(f"{folder.path}: eos_token_id {str(given)[:120]} is no token id and no list of them")
     return ModelInfo(
         family=adapter.family,

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ...artifacts.foreign import sha256_of_file
 from ...artifacts.formats import get_format
 from ...artifacts.layouts import matrix_shape
-from ...artifacts.safetensors_file import sha256_of_file
 from ...schemas.canonical import canonical_bytes
 from ...schemas.encoding import Slab
 from ...schemas.errors import InputError

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from thinlm.artifacts.safetensors_file import DTYPES, MAX_HEADER, open_safetensors, read_small, sha256_of_file, strict_json
+from thinlm.artifacts.foreign import read_small, sha256_of_file, strict_json
+from thinlm.artifacts.safetensors_file import DTYPES, MAX_HEADER, open_safetensors
 from thinlm.schemas.errors import InputError
 
 GOOD = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "b": {"dtype": "BF16", "shape": [5], "data_offsets": [24, 34]}}

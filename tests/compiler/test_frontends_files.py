@@ -177,11 +177,14 @@ def test_paths_that_are_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_cache_folder_of_links(llama: Path, tmp_path: Path) -> None:
-    """As the hub's cache stores it: links into blobs outside the folder."""
-    linked = tmp_path / "snapshot"
-    linked.mkdir()
-    for path in llama.iterdir():
-        (linked / path.name).symlink_to(path)
+    """As the hub's cache stores it: links into the blobs beside the snapshots."""
+    linked = tmp_path / "models--a--b" / "snapshots" / "0123abcd"
+    blobs = tmp_path / "models--a--b" / "blobs"
+    linked.mkdir(parents=True)
+    blobs.mkdir()
+    for n, path in enumerate(sorted(llama.iterdir())):
+        shutil.copy(path, blobs / f"{n:064x}")
+        (linked / path.name).symlink_to(f"../../blobs/{n:064x}")
     assert open_checkpoint(linked)[0] == open_checkpoint(llama)[0]
 
 
@@ -227,15 +230,17 @@ def test_eos_ids(llama: Path) -> None:
 
 
 def test_tokenizer_files(llama: Path) -> None:
-    weights = open_checkpoint(llama)[1]
-    assert set(weights.tokenizer_files()) == {"generation_config.json"}
+    def found() -> dict[str, bytes]:
+        return open_checkpoint(llama)[1].tokenizer_files()
+
+    assert set(found()) == {"generation_config.json"}
     (llama / "tokenizer.model").write_bytes(b"\n\x0e")
     with pytest.raises(InputError, match=r"only there as tokenizer\.model; write a tokenizer\.json"):
-        weights.tokenizer_files()
+        found()
     (llama / "tokenizer.json").write_text('{"é": 1}\r\n')
     (llama / "chat_template.jinja").write_text("{{ x }}")
-    assert weights.tokenizer_files()["tokenizer.json"] == '{"é": 1}\r\n'.encode()
-    assert set(weights.tokenizer_files()) == {"generation_config.json", "tokenizer.json", "chat_template.jinja"}
+    assert found()["tokenizer.json"] == '{"é": 1}\r\n'.encode()
+    assert set(found()) == {"generation_config.json", "tokenizer.json", "chat_template.jinja"}
 
 
 @pytest.mark.parametrize("name", ["llama-scaled", "mistral"])

@@ -34,7 +34,7 @@ class Attestations:
 
     def read(self, name: str) -> bytes:
         """One file, compared with its digest; of several that differ by their digest alone the last. InputError listing what there is."""
-        a02_plain_paths((name,))
+        a02_plain_paths(self.store.path, (name,))
         found = [stored for stored in self.names() if name in (stored, plain_name(stored))]
         if not found:
             raise InputError(f"{self.store.path}: no attestation {name!r}; there are {self.names()}")
@@ -54,8 +54,8 @@ class Attestations:
         The new file appears by one rename from outside the artifact, then older ones of that name go: a crash leaves both, each whole.
         """
         stored = self_named(name, sha256_hex(data))
-        a02_plain_paths((ATTEST + name,))
-        a02_plain_paths((ATTEST + stored,))
+        a02_plain_paths(self.store.path, (ATTEST + name,))
+        a02_plain_paths(self.store.path, (ATTEST + stored,))
         self.require_folder()
         folder = self.store.path.resolve()
         path, temporary = folder / ATTEST / stored, folder.with_name(f".{folder.name}.attest")

@@ -71,7 +71,7 @@ def a07_manifest_fields(raw: Any, where: Path) -> Manifest:
 def a08_file_set(store: Store, manifest: Manifest) -> None:
     """A-08: outside attest/ there are exactly the files that the manifest lists, once each, in order, with the sizes that it states."""
     listed = listed_files(manifest)
-    a02_plain_paths((MANIFEST, TRAILER, *listed))  # A-02
+    a02_plain_paths(store.path, (MANIFEST, TRAILER, *listed))  # A-02
     others = [entry.path for entry in manifest.files]
     fixed = [manifest.graph.path, manifest.plan.path, manifest.page_index.path, *(file.path for file in manifest.weights)]
     expected = [GRAPH, PLAN, INDEX, *(WEIGHT_PATH.format(n) for n in range(len(manifest.weights)))]

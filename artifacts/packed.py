@@ -111,7 +111,7 @@ def open_packed(path: Path) -> PackedStore:
     start, directory = _read_directory(path, data)
     members, at = list(_members(path, directory)), 0
     names = [member.name for member in members]
-    a02_plain_paths(dict.fromkeys(names))
+    a02_plain_paths(path, dict.fromkeys(names))
     if names != sorted(set(names), key=_order):
         raise _refused(path, "its members are repeated or not sorted")
     for member in members:

@@ -56,7 +56,7 @@ def open_folder(path: Path) -> FolderStore:
     for name, size in _walk(path, ""):
         sizes[name] = size
         a04_limit(path, "files", len(sizes), MAX_FILES)
-    a02_plain_paths(sizes)
+    a02_plain_paths(path, sizes)
     return FolderStore(path, dict(sorted(sizes.items())))
 
 
@@ -72,19 +72,19 @@ def a01_regular(path: Path, info: os.stat_result, size: int) -> None:
         raise ArtifactError("A-01", f"{path}: not a regular file (links are refused), or it changed while it was read")
 
 
-def a02_plain_paths(paths: Iterable[str]) -> None:
+def a02_plain_paths(where: Path, paths: Iterable[str]) -> None:
     """A-02: relative paths of plain parts that mean the same files on every system: no two that differ by case or by how an accent is written."""
     spelled: dict[str, tuple[str, bool]] = {}
     for path in paths:
         odd = not path.isprintable() or "\\" in path or ":" in path or len(path.encode("utf-8", "replace")) > MAX_PATH
         parts = path.split("/")
         if odd or any(part in ("", ".", "..") or part != part.strip() for part in parts):
-            raise ArtifactError("A-02", f"{path!r} is not a plain relative path of at most {MAX_PATH} bytes")
+            raise ArtifactError("A-02", f"{where}: {path!r} is not a plain relative path of at most {MAX_PATH} bytes")
         for n in range(1, len(parts) + 1):
             here = ("/".join(parts[:n]), n < len(parts))  # and whether it is a folder
             other = spelled.setdefault(_folded(here[0]), here)
             if other != here:
-                raise ArtifactError("A-02", f"{path!r} and {other[0]!r} are one name on some systems, or a file and a folder of one name")
+                raise ArtifactError("A-02", f"{where}: {path!r} and {other[0]!r} are one name on some systems, or a file and a folder of one name")
 
 
 def _folded(path: str) -> str:

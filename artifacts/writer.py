@@ -78,7 +78,7 @@ class ArtifactWriter:
 
     def add_file(self, path: str, data: bytes) -> None:
         """Write a small file: graph.json, plan.json (both canonical JSON objects), or a tokenizer, template or generation file."""
-        a02_plain_paths((check.MANIFEST, check.INDEX, check.TRAILER, *self._files, path))
+        a02_plain_paths(self.target, (check.MANIFEST, check.INDEX, check.TRAILER, *self._files, path))
         if path in self._files or path in (check.MANIFEST, check.INDEX, check.TRAILER) or path.startswith((check.ATTEST, "weights/")):
             raise InputError(f"{path}: written twice, or a name that the writer keeps for itself")
         write_durable(self.folder / path, data)

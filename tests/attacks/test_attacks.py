@@ -14,6 +14,7 @@ import tiny_artifact
 from attacks import claims, container, meaning, pages, zipped
 from source import ROOT, sources
 from thinlm.artifacts import open_artifact, verify_artifact
+from thinlm.runtime_min import load
 from thinlm.schemas.errors import ArtifactError
 
 Attack = Callable[[Path], Path | None]
@@ -53,6 +54,32 @@ def test_attack(code: str, attack: Attack, good: Path, tmp_path: Path) -> None:
     assert [error.code for error in errors] == [code], errors
     assert errors[0].exit_code == 6
     assert len(str(errors[0])) < 600
+
+
+HOSTILE = [case for case in CASES if case.values[0] in ("A-23", "A-24")]
+
+
+@pytest.mark.parametrize("device", ["cpu", "interp"])
+@pytest.mark.parametrize(("code", "attack"), HOSTILE)
+def test_hostile_models_are_refused_before_they_are_loaded(code: str, attack: Attack, device: str, good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bad.thin"
+    shutil.copytree(good, folder)
+    attack(folder)
+    with pytest.raises(ArtifactError) as refused:
+        load(folder, device)
+    assert refused.value.code == code and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "interp"])
+def test_what_the_attacks_are_made_from_runs(device: str, good: Path, tmp_path: Path) -> None:
+    """So each of them is refused for what it changes."""
+    folder = tmp_path / "good.thin"
+    shutil.copytree(good, folder)
+    for change in (lambda _: None, meaning.a_cache_that_fits):
+        change(folder)
+        model = load(folder, device)
+        assert set(model.trace([1, 2])) == {"logits", "hidden.embed", "hidden.0", "hidden.1", "hidden.final"}
+        assert len(model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True)) == 4
 
 
 def test_a_broken_page_is_named(good: Path, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ disk; InputError for another source than the artifact was made from; ArtifactErr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -28,10 +29,10 @@ from .device import this_device
 from .gate import judge, thresholds, verdict_of
 from .honest import require_honest
 from .metrics import NonFinite, Positions
+from .side_by_side import batches, workers_within
 from .texts import SAMPLE, SKIP, Sample, Text, beginnings, digest_of, domain_data, sample
 
 Progress = Callable[[str, int, int], None]  # (stage, units done, units in all)
-WORKERS = 2  # documents and prompts measured side by side; the figures don't depend on it
 CLAIM = "source: stored checkpoint decoded exactly to float32"
 
 
@@ -40,7 +41,8 @@ class CertifyInputs:
     """What a certificate needs besides the two models. `source` describes the reference as just read; `source_files` its tokenizer files by path.
 
     `texts` are certification documents, disjoint from calibration; without `prompts` the greedy check starts from their beginnings. `load`
-    opens the artifact afresh in the same mode, for the memory check. `claim` adds lines to the certificate's claim ("text only").
+    opens the artifact afresh in the same mode, for the memory check. `claim` adds lines to the certificate's claim ("text only"). `max_ram` is how
+    many bytes of memory the process may take: fewer documents are measured side by side where it is little.
     """
 
     name: str
@@ -55,6 +57,7 @@ class CertifyInputs:
     greedy_tokens: int = 32
     seed: int = 0
     claim: tuple[str, ...] = ()
+    max_ram: int | None = None
 
 
 def certify(candidate: Model, reference: Model, inputs: CertifyInputs, progress: Progress = lambda stage, done, total: None) -> Certificate:
@@ -105,11 +108,12 @@ class _Job:
             "prompts": digest_of(self._prompts),
         }
         self._broken: list[str] = []
+        self._workers = workers_within(candidate.graph, self._size.window, inputs.max_ram)
         self._each: Map = map
 
     def measure(self) -> list[Check]:
         """All figures. A stage that meets a non-finite logit gives none, and is counted."""
-        with one_thread_each(WORKERS) as self._each:
+        with one_thread_each(self._workers) as self._each:
             evidence = self._evidence()
         name, detail = "nonfinite[stages=backend,memory,text,greedy]", "; ".join(self._broken)
         return [*evidence, Check(metric="nonfinite", name=name, value=len(self._broken), n=4, detail=detail, computed_from=self._digests)]
@@ -183,13 +187,12 @@ class _Job:
     def _greedy(self, stage: str) -> Iterable[Check]:
         tick, tally = self._ticks(stage, len(self._prompts)), greedy.GreedyTally(self._inputs.greedy_tokens, self._vocabulary)
 
-        def compared(prompt: Text) -> greedy.Comparison | None:
-            return tally.compare(self._candidate, self._reference, prompt)
+        def compared(prompts: Sequence[Text]) -> list[greedy.Comparison | None]:
+            return tally.compare(self._candidate, self._reference, prompts)
 
-        each = self._each if self._reference.options.batch >= WORKERS else map  # a session per worker
-        for prompt, comparison in zip(self._prompts, each(compared, self._prompts), strict=True):
+        for comparison in chain.from_iterable(self._each(compared, batches(self._prompts, self._workers))):
             tally.count(comparison)
-            tick(prompt.id)
+            tick("")
         return tally.checks()
 
     def _ids(self) -> np.ndarray:

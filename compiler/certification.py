@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 
 from ..artifacts import Artifact, open_artifact
 from ..certify import CertifyInputs, Text, certify
 from ..certify.data import load_documents, load_prompts
-from ..certify.run import WORKERS
 from ..runtime_min import load_artifact, options_of
 from ..runtime_min.chat import ChatTemplate, chat_ids
 from ..runtime_min.devices import open_backend
@@ -32,11 +32,16 @@ PROMPT_TIME = datetime(2025, 1, 1)  # what templates that tell the date are told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyOptions:
-    """The artifact's public name, the device that is certified, and the gate (None: the recipe's that the artifact was made with)."""
+    """The artifact's public name, the device that is certified, and the gate (None: the recipe's that the artifact was made with).
+
+    With a `spill` folder for unnamed files no model is held in anonymous memory; `max_ram` says how much the process may take.
+    """
 
     name: str
     device: str = "cpu"
     gate: Gate | None = None
+    spill: Path | None = None
+    max_ram: int | None = None
 
 
 def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress, how: CertifyOptions) -> Certificate:
@@ -46,20 +51,21 @@ def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress,
     tokenizer_files = prepared.source.tokenizer_files()
     tokenizer = Tokenizer.from_files(tokenizer_files)
     options = options_of(artifact)
-    exact = ModelOptions(context=prepared.info.context_length, vocab=options.vocab, batch=WORKERS)
-    reference = Model(prepared.graph, prepared.source, open_backend("cpu"), exact)
+    exact = ModelOptions(context=min(prepared.info.context_length, options.context), vocab=options.vocab)
+    reference = Model(prepared.graph, prepared.source, open_backend("cpu", how.spill), exact)
     inputs = CertifyInputs(
         name=how.name,
         source=source,
         source_files=tokenizer_files,
         texts=tuple(_text(d, tokenizer) for d in load_documents("certification")),
-        load=lambda: load_artifact(open_artifact(artifact.path), how.device),
+        load=lambda: load_artifact(open_artifact(artifact.path), how.device, spill=how.spill),
         prompts=tuple(_prompts(tokenizer, tokenizer_files)),
         gate=how.gate or prepared.recipe.gate,
         claim=("text only: other parts of the source were dropped",) if prepared.source.dropped else (),
+        max_ram=how.max_ram,
     )
     with progress.stage("certify", 5.0) as tick:
-        return certify(load_artifact(artifact, how.device), reference, inputs, _stages(tick))
+        return certify(load_artifact(artifact, how.device, spill=how.spill), reference, inputs, _stages(tick))
 
 
 def _text(document: Document, tokenizer: Tokenizer) -> Text:

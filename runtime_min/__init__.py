@@ -30,9 +30,9 @@ def load(path: Path | str, device: str = "cpu", verify: Verify = "touched") -> M
     return load_artifact(artifact, device)
 
 
-def load_artifact(artifact: Artifact, device: str = "cpu", options: ModelOptions | None = None) -> Model:
-    """As `load`, for an open artifact; `options` replace what its plan says."""
-    return Model(graph_of(artifact), artifact, open_backend(device), options or options_of(artifact))
+def load_artifact(artifact: Artifact, device: str = "cpu", options: ModelOptions | None = None, spill: Path | None = None) -> Model:
+    """As `load`, for an open artifact; `options` replace what its plan says, `spill` as in `devices.open_backend`."""
+    return Model(graph_of(artifact), artifact, open_backend(device, spill), options or options_of(artifact))
 
 
 def graph_of(artifact: Artifact) -> Graph:

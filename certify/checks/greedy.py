@@ -8,13 +8,14 @@ Teacher-forced: the source continues each prompt, both models read the result, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...runtime_min.lockstep import continue_texts
 from ...runtime_min.model import Model
 from ...schemas.certificate import Check
-from ..metrics import compare
+from ..metrics import compare_pieces
 from ..stats import wilson
 from ..texts import Text
 
@@ -41,15 +42,17 @@ class GreedyTally:
         self._seen: set[tuple[int, ...]] = set()
         self._prompts = self._hits = self._counted = self._ties = self._repeats = 0
 
-    def compare(self, model: Model, source: Model, prompt: Text) -> Comparison | None:
-        """Continue one prompt with the source, as far as the context has room, and compare along it; None for an empty prompt."""
+    def compare(self, model: Model, source: Model, prompts: Sequence[Text]) -> list[Comparison | None]:
+        """Continue some prompts with the source, in step, as far as the context has room, and compare along them; None for an empty prompt."""
         room = min(source.options.context, model.options.context)
-        start = prompt.ids.tolist()[-(room - 1) :] if len(prompt.ids) >= room else prompt.ids.tolist()
-        if not start:
-            return None
-        continuation = source.generate(start, max_new_tokens=min(self._tokens, room - len(start)))
+        starts = {n: prompt.ids.tolist()[-(room - 1) :] for n, prompt in enumerate(prompts) if len(prompt.ids)}
+        own = source.running(replace(source.options, context=max(1, room - 1)))
+        new = dict(zip(starts, continue_texts(own, tuple(starts.values()), self._tokens), strict=True))
+        return [self._compared(model, source, starts[n], new[n]) if n in starts else None for n in range(len(prompts))]
+
+    def _compared(self, model: Model, source: Model, start: list[int], continuation: list[int]) -> Comparison:
         ids = [*start, *continuation[:-1]]  # the last new token needs no logits after it
-        got = compare(source.forward(ids), model.forward(ids), self._vocabulary, len(start) - 1)
+        got = compare_pieces(source.forward_pieces(ids), model.forward_pieces(ids), self._vocabulary, len(start) - 1)
         return Comparison(ids, len(start), got.top1, got.margin)
 
     def count(self, found: Comparison | None) -> None:

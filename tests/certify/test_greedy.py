@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+from thinlm.certify.checks import greedy
 from thinlm.certify.checks.greedy import TAIL, TIE, GreedyTally
 from thinlm.certify.texts import Text
 
@@ -18,7 +20,7 @@ class Table:
     """The next id is a function of the last one; `margin` is what it leads by."""
 
     def __init__(self, step: int = 1, wrong: set[int] = frozenset(), margin: float = 1.0, context: int = 64) -> None:  # type: ignore[assignment]
-        self.options = SimpleNamespace(context=context)
+        self.options = Options(context)
         self.step, self.wrong, self.margin = step, wrong, margin
 
     def forward(self, ids: Any) -> np.ndarray:
@@ -28,17 +30,39 @@ class Table:
             row[(i + self.step) % V if i not in self.wrong else 0] = self.margin
         return logits
 
-    def generate(self, ids: list[int], max_new_tokens: int) -> list[int]:
-        out = []
-        for _ in range(max_new_tokens):
-            out.append(int(self.forward([*ids, *out][-1:])[0].argmax()))
-        return out
+    def forward_pieces(self, ids: Any) -> Iterator[np.ndarray]:
+        yield self.forward(ids)
+
+    def running(self, options: Any) -> Table:
+        return Table(self.step, self.wrong, self.margin, options.context)
+
+
+@dataclass
+class Options:
+    context: int
+
+
+def continue_tables(source: Any, texts: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Greedy, up to `most` or the context's end."""
+    found = []
+    for text in texts:
+        out: list[int] = []
+        while len(out) < min(most, source.options.context - len(text) + 1):
+            out.append(int(source.forward([*text, *out][-1:])[0].argmax()))
+        found.append(out)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greedy, "continue_texts", continue_tables)
 
 
 def tally(model: Table, source: Table, *prompts: list[int], tokens: int = 8) -> Any:
     counter = GreedyTally(tokens, V)
-    for n, prompt in enumerate(prompts):
-        counter.count(counter.compare(model, source, Text(str(n), "d", "", np.array(prompt))))  # type: ignore[arg-type]
+    texts = [Text(str(n), "d", "", np.array(prompt)) for n, prompt in enumerate(prompts)]
+    for found in counter.compare(model, source, texts):  # type: ignore[arg-type]
+        counter.count(found)
     return counter.checks()[0]
 
 

@@ -1,9 +1,11 @@
 """The KV cache: blocks of positions from one pool per slot, handed to sequences, encoded as the plan says.
 
-`KVCache` owns the storage; `Sequence` is one text's place in it. Invariants, checked here: a block has one owner; positions are appended
-without gap or overlap; a sequence never outgrows its context. What a query reads back is always what the cache stores, the newest
-positions included, so prefill in any chunks and decode read the same numbers. A slot with a window reuses its oldest block once no
-query can see it (`KVSlot.blocks` leaves room for one block more than the window).
+`KVCache` owns the storage; `Sequence` is one text's place in it. Invariants, checked here: a block has one owner; a freed block comes back
+to its own slot's pool; positions are appended without gap or overlap, and count only once every slot has stored them; a sequence never
+outgrows its context. What a query reads back is always what the cache stores, the newest positions included, so prefill in any chunks and
+decode read the same numbers. A slot with a window reuses its oldest block once no query can see it (`KVSlot.blocks` leaves room for one
+block more than the window). Sequences of one cache may run in threads of their own; one sequence is for one thread at a time.
+Refused (UsageError): more sequences than the batch, more positions than the context, a closed sequence, one that is in use.
 
 `Transient` serves whole-sequence runs without blocks, through the same encoding; with dtype None it stores nothing and rounds nothing.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,7 +65,7 @@ class KVCache:
         self.context = context
         self.chunk_limit = min((s.block for s in slots if s.window), default=context)
         self._batch, self._count, self._live = batch, 0, 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # guards pools, counts and which sequence is in use
         self._pools: dict[int, _Pool] = {}
         for s in slots:
             positions = batch * s.capacity
@@ -71,7 +75,7 @@ class KVCache:
 
     def open(self) -> Sequence:
         """A new empty sequence; UsageError when `batch` sequences are open already."""
-        with self._lock:
+        with self.lock:
             if self._live == self._batch:
                 raise UsageError(f"batch: {self._batch} sequences are open, there is room for no more; close one or compile with a larger --batch")
             self._live, self._count = self._live + 1, self._count + 1
@@ -81,14 +85,16 @@ class KVCache:
         """The pools by slot."""
         return self._pools
 
-    def release(self) -> None:
-        """One sequence has closed."""
-        with self._lock:
-            self._live -= 1
+    def release(self, tables: dict[int, list[int]], owner: int) -> None:
+        """A sequence has closed: its blocks go back. The lock is held."""
+        for slot, table in tables.items():
+            for block in table:
+                self._pools[slot].give(block, owner)
+        self._live -= 1
 
 
 class Sequence:
-    """One text's positions in a cache. `length` positions are stored; `begin(n)` announces the next n, `commit()` makes them count."""
+    """One text's positions in a cache, of which `length` are stored; `with storing(n):` the next n are."""
 
     def __init__(self, cache: KVCache, owner: int) -> None:
         self._cache, self._owner = cache, owner
@@ -98,30 +104,41 @@ class Sequence:
         self._open = True
 
     def check_room(self, count: int) -> None:
-        """UsageError unless `count` more positions fit the context."""
+        """UsageError when closed, or unless `count` more positions fit the context."""
+        if not self._open:
+            raise UsageError("session: it is closed; open another")
         end = self.length + count
         if end > self._cache.context:
             raise UsageError(f"context: {end} positions asked for, the plan has room for {self._cache.context}; compile with a larger --context")
 
-    def begin(self, count: int) -> None:
-        """Reserve blocks for the next `count` positions; UsageError past the context."""
-        assert self._open, "the sequence is closed"
+    @contextmanager
+    def storing(self, count: int) -> Iterator[None]:
+        """The next `count` positions are stored inside (`extend`, once a slot). An error inside leaves the sequence as it was before."""
         assert 0 < count <= self._cache.chunk_limit, f"{count} positions at once, the cache takes {self._cache.chunk_limit}"
-        self.check_room(count)
-        end = self.length + count
+        with self._cache.lock:
+            self.check_room(count)
+            self._require_idle()
+            self._reserve(self.length + count)
+            self._pending = count
+        try:
+            yield
+            self.length += count
+        finally:
+            self._pending = 0
+
+    def _require_idle(self) -> None:
+        if self._pending:
+            raise UsageError("session: it is in use by another thread; give each thread its own")
+
+    def _reserve(self, end: int) -> None:
         for slot, pool in self._cache.pools().items():
             table = self._tables[slot]
             while len(table) < min(-(-end // pool.slot.block), pool.slot.blocks):
                 table.append(pool.take(self._owner))
-        self._pending = count
-
-    def commit(self) -> None:
-        """The announced positions are stored in every slot."""
-        self.length += self._pending
-        self._pending = 0
 
     def extend(self, slot: int, k: Array | None, v: Array | None) -> tuple[Array, Array, int]:
         """Store the announced positions and read back all that the first of them can see, up to the last; see `KV`."""
+        assert self._pending, "nothing is being stored"
         pool = self._cache.pools()[slot]
         start, end = self.length, self.length + self._pending
         if k is not None:
@@ -143,15 +160,13 @@ class Sequence:
         return np.asarray(blocks)[positions // block - low // block] * block + positions % block
 
     def close(self) -> None:
-        """Give the blocks back; closing twice is allowed."""
-        if not self._open:
-            return
-        self._open = False
-        for slot, table in self._tables.items():
-            for block in table:
-                self._cache.pools()[slot].give(block, self._owner)
-        self._tables.clear()
-        self._cache.release()
+        """Give the blocks back; closing twice is allowed, UsageError while the sequence is in use."""
+        with self._cache.lock:
+            self._require_idle()
+            if self._open:
+                self._open = False
+                self._cache.release(self._tables, self._owner)
+                self._tables = {}
 
 
 class Transient:

@@ -9,7 +9,7 @@ disk; InputError for another source than the artifact was made from; ArtifactErr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Literal
 
@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from ..artifacts.reader import Artifact
+from ..artifacts.work import NOTHING_KEPT, Work
 from ..runtime_min.model import Model
 from ..runtime_min.parallel import Map, one_thread_each
 from ..schemas.certificate import ArtifactRef, Certificate, Check, Data, Digest, Predicate, SourceRef, Subject
@@ -42,7 +43,8 @@ class CertifyInputs:
 
     `texts` are certification documents, disjoint from calibration; without `prompts` the greedy check starts from their beginnings. `load`
     opens the artifact afresh in the same mode, for the memory check. `claim` adds lines to the certificate's claim ("text only"). `max_ram` is how
-    many bytes of memory the process may take: fewer documents are measured side by side where it is little.
+    many bytes of memory the process may take: fewer documents are measured side by side where it is little. `work` keeps what was measured, so
+    that a certification that was stopped goes on where it was.
     """
 
     name: str
@@ -58,6 +60,7 @@ class CertifyInputs:
     seed: int = 0
     claim: tuple[str, ...] = ()
     max_ram: int | None = None
+    work: Work = NOTHING_KEPT
 
 
 def certify(candidate: Model, reference: Model, inputs: CertifyInputs, progress: Progress = lambda stage, done, total: None) -> Certificate:
@@ -107,6 +110,8 @@ class _Job:
             "documents": digest_of(self._texts),
             "prompts": digest_of(self._prompts),
         }
+        made_from = [self._digests, inputs.greedy_tokens, inputs.seed, candidate.backend, mode_of(candidate.options), self._vocabulary]
+        self._steps = inputs.work.stage("certify", *made_from, asdict(self._size))
         self._broken: list[str] = []
         self._workers = workers_within(candidate.graph, self._size.window, inputs.max_ram)
         self._each: Map = map
@@ -143,12 +148,21 @@ class _Job:
 
     def _stage(self, stage: str, metrics: Iterable[str], origins: Iterable[str], run: Callable[[str], Iterable[Check]]) -> list[Check]:
         try:
-            checks = list(run(stage))
+            checks = self._once(stage, run)
         except NonFinite as e:
             self._broken.append(f"{stage}: {e}")
             checks = [Check(metric=m, name=m, value=None, n=0, detail=str(e)) for m in metrics]
         computed_from = {origin: self._digests[origin] for origin in origins}
         return [msgspec.structs.replace(check, computed_from=computed_from) for check in checks]
+
+    def _once(self, name: str, run: Callable[[str], Iterable[Check]]) -> list[Check]:
+        """The checks of a finished step, or those that `run` makes now."""
+        kept = self._steps.get_json(name)
+        if kept is not None:
+            return msgspec.convert(kept, list[Check])
+        checks = list(run(name))
+        self._steps.put_json(name, checks)
+        return checks
 
     def _structure(self, stage: str) -> Iterable[Check]:
         model, source, params = self._candidate, self._reference, self._candidate.graph.params
@@ -162,10 +176,9 @@ class _Job:
         length = conformance.text_length(model.graph, model.options.context, model.options.block)
         texts = conformance.texts_of(self._ids(), length)
         tick = self._ticks(stage, 2)
-        yield from conformance.backend_checks(model, texts, self._vocabulary)
-        tick("")
-        yield from conformance.cache_checks(model, texts, self._vocabulary)
-        tick("")
+        for name, checks in (("interpreter", conformance.backend_checks), ("cache", conformance.cache_checks)):
+            yield from self._once(name, lambda _, checks=checks: checks(model, texts, self._vocabulary))
+            tick("")
 
     def _memory(self, stage: str) -> Iterable[Check]:
         ledger = self._artifact.manifest.ledger
@@ -176,10 +189,15 @@ class _Job:
     def _fidelity(self, stage: str) -> Iterable[Check]:
         tick, documents = self._ticks(stage, len(self._texts)), list[Positions]()
 
-        def measured(text: Text) -> Positions:
-            return fidelity.measure(self._candidate, self._reference, text, self._size, self._vocabulary)
+        def measured(number: int) -> Positions:
+            name = f"text-{number:04d}"
+            kept = self._steps.get(name)
+            if kept is None:
+                found = fidelity.measure(self._candidate, self._reference, self._texts[number], self._size, self._vocabulary)
+                kept = self._steps.put(name, asdict(found))
+            return Positions(**kept)
 
-        for text, positions in zip(self._texts, self._each(measured, self._texts), strict=True):
+        for text, positions in zip(self._texts, self._each(measured, range(len(self._texts))), strict=True):
             documents.append(positions)
             tick(text.id)
         return fidelity.fidelity_checks(documents, self._texts, self._size, self._inputs.seed)
@@ -188,7 +206,13 @@ class _Job:
         tick, tally = self._ticks(stage, len(self._prompts)), greedy.GreedyTally(self._inputs.greedy_tokens, self._vocabulary)
 
         def compared(prompts: Sequence[Text]) -> list[greedy.Comparison | None]:
-            return tally.compare(self._candidate, self._reference, prompts)
+            name = f"greedy-{digest_of(prompts)[:16]}"
+            kept = self._steps.get_json(name)
+            if kept is None:
+                found = tally.compare(self._candidate, self._reference, prompts)
+                self._steps.put_json(name, [None if c is None else c.to_json() for c in found])
+                return found
+            return [None if c is None else greedy.Comparison.from_json(c) for c in kept]
 
         for comparison in chain.from_iterable(self._each(compared, batches(self._prompts, self._workers))):
             tally.count(comparison)

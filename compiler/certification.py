@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..artifacts import Artifact, open_artifact
+from ..artifacts.work import NOTHING_KEPT, Work
 from ..certify import CertifyInputs, Text, certify
 from ..certify.data import load_documents, load_prompts
 from ..runtime_min import load_artifact, options_of
@@ -34,7 +35,8 @@ PROMPT_TIME = datetime(2025, 1, 1)  # what templates that tell the date are told
 class CertifyOptions:
     """The artifact's public name, the device that is certified, and the gate (None: the recipe's that the artifact was made with).
 
-    With a `spill` folder for unnamed files no model is held in anonymous memory; `max_ram` says how much the process may take.
+    With a `spill` folder for unnamed files no model is held in anonymous memory; `max_ram` says how much the process may take; `work` keeps
+    what was measured.
     """
 
     name: str
@@ -42,6 +44,7 @@ class CertifyOptions:
     gate: Gate | None = None
     spill: Path | None = None
     max_ram: int | None = None
+    work: Work = NOTHING_KEPT
 
 
 def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress, how: CertifyOptions) -> Certificate:
@@ -63,6 +66,7 @@ def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress,
         gate=how.gate or prepared.recipe.gate,
         claim=("text only: other parts of the source were dropped",) if prepared.source.dropped else (),
         max_ram=how.max_ram,
+        work=how.work,
     )
     with progress.stage("certify", 5.0) as tick:
         return certify(load_artifact(artifact, how.device, spill=how.spill), reference, inputs, _stages(tick))

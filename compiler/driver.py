@@ -132,7 +132,7 @@ def _compile(job: Job, prepared: Prepared, progress: Progress) -> Outcome:
         artifact.attest.add("scores.json", encode_scores(found.table))
     certificate = None
     if job.certify:
-        certificate = certify_artifact(artifact, prepared, progress, CertifyOptions(name=job.output.name))
+        certificate = certify_artifact(artifact, prepared, progress, CertifyOptions(name=job.output.name, work=work))
         write_certificate(artifact, certificate)
     with progress.stage("publish"):
         path = writer.publish(rejected=certificate is not None and certificate.predicate.verdict == "fail")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,16 @@ class Comparison:
     first: int
     top1: np.ndarray
     margin: np.ndarray
+
+    def to_json(self) -> list[object]:
+        """As JSON values; exact."""
+        return [list(map(int, self.ids)), self.first, self.top1.tolist(), self.margin.tolist()]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> Comparison:
+        """Back from `to_json`."""
+        ids, first, top1, margin = value
+        return cls(ids, first, np.array(top1, bool), np.array(margin, np.float64))
 
 
 class GreedyTally:

@@ -2,28 +2,33 @@
 
 Arrays: `header` u8 (JSON); per linear input `input/KEY/mean` f64[c] and `input/KEY/second` f64[c] or f32[c, c] (mean of x x'); per linear
 weight `output/PARAM` f64[out]; per embedding table `table/PARAM/counts` i64[V] and `table/PARAM/gradient` f64[H].
-Refused with InputError: no such archive, pickles, another schema, arrays that are missing, extra, of another dtype or shape, negative or
-not finite, or whose digest is not the header's.
+Refused with InputError: no such archive, pickles, packed members or such that claim more bytes than the file has, another schema, arrays that
+are missing, extra, of another dtype or shape, negative or not finite, or whose digest is not the header's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from ...artifacts.foreign import open_regular
 from ...schemas.canonical import canonical_bytes
 from ...schemas.errors import InputError
 
 # What zipfile and numpy raise for files that are none of theirs, are encrypted, packed in an unknown way, or damaged anywhere.
+_END = 98  # bytes of the three records that end a ZIP file, the ZIP64 ones included
+MAX_DIRECTORY = 8 << 20
 _FORMAT = (ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError, OverflowError, SyntaxError, MemoryError)
 _UNREADABLE = (*_FORMAT, OSError, zipfile.BadZipFile, zlib.error, struct.error, msgspec.DecodeError)
 
@@ -112,7 +117,7 @@ def save_stats(stats: Stats, path: Path) -> None:
 def load_stats(path: Path) -> Stats:
     """Read and check the file; InputError."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with open_regular(path) as file, np.load(_sober(file), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = msgspec.json.decode(arrays.pop("header").tobytes(), type=StatsHeader)
     except _UNREADABLE as e:
@@ -120,6 +125,22 @@ def load_stats(path: Path) -> Stats:
     if _digest(arrays) != header.arrays:
         raise InputError(f"{path}: calibration statistics are damaged: their digest is not the one stated")
     return _stats(path, msgspec.structs.replace(header, arrays=""), arrays)
+
+
+def _sober(file: FileIO) -> FileIO:
+    """The archive, if reading it takes no more memory than it has bytes, as those that `save_stats` writes; ValueError."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _END))
+    tail = file.read(_END)
+    listed = int.from_bytes(tail[-10:-6], "little")  # bytes of the directory, which zipfile reads whole
+    listed = int.from_bytes(tail[40:48], "little") if listed == 0xFFFFFFFF else listed
+    if tail[-22:-18] != b"PK\5\6" or listed > MAX_DIRECTORY:
+        raise ValueError("it does not end like an archive of arrays, or lists too many")
+    with zipfile.ZipFile(file) as archive:
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.filelist) or sum(i.file_size for i in archive.filelist) > size:
+            raise ValueError("its members are packed or overlap; save_stats writes them as they are")
+    file.seek(0)
+    return file
 
 
 def _stats(path: Path, header: StatsHeader, arrays: dict[str, np.ndarray]) -> Stats:

@@ -55,7 +55,7 @@ class Runner:
     def load(self, nodes: tuple[Node, ...]) -> Values:
         """The weights that `nodes` read, float32; embedding tables and wide matrices are left to `run`."""
         names = {i for n in nodes for i in n.inputs if i in self.shapes and not self._in_place(n, i)}
-        return {name: tensor(self.weights.f32(name)) for name in sorted(names)}
+        return {name: self._whole(name) for name in sorted(names)}
 
     def run(self, node: Node, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """One op; `values` holds its inputs."""
@@ -66,6 +66,15 @@ class Runner:
             assert first is not None
             return self._gather(name, first) if node.op == "embedding" else self._wide(name, first, inputs[2] if len(inputs) > 2 else None)
         return OPS[node.op](inputs, attrs_of(node))
+
+    def _whole(self, name: str) -> torch.Tensor:
+        """A weight in its shape, read a run of rows at a time: no second copy of a matrix is held."""
+        out = torch.empty(self.shapes[name], dtype=torch.float32)
+        matrix = out.numpy().reshape(-1, self.shapes[name][-1])
+        step = max(1, ROWS // matrix.shape[1])
+        for start in range(0, len(matrix), step):
+            matrix[start : start + step] = self.weights.block(name, slice(start, start + step))
+        return out
 
     def _gather(self, name: str, ids: torch.Tensor) -> torch.Tensor:
         return tensor(self.weights.block(name, ids.reshape(-1).numpy())).view(*ids.shape, -1)

@@ -128,7 +128,7 @@ class Sequence:
 
     def _require_idle(self) -> None:
         if self._pending:
-            raise UsageError("session: it is in use by another thread; give each thread its own")
+            raise UsageError("session: it is in use already; give each thread a session of its own")
 
     def _reserve(self, end: int) -> None:
         for slot, pool in self._cache.pools().items():

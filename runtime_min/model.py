@@ -9,8 +9,8 @@ Refused (UsageError): empty input, ids outside the vocabulary, more positions th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -111,6 +111,7 @@ class Model:
 
     def session(self) -> Session:
         """A new empty cached text; up to `batch` may be open at a time."""
+        self._program.require_open()
         with self._lock:
             if self._cache is None:
                 o = self.options
@@ -184,13 +185,14 @@ class Session:
     def append(self, ids: Sequence[int] | np.ndarray, position: int | None = None) -> np.ndarray:
         """Logits float32 [T, V] of `ids` at the next positions; `position`, when given, must be the next one (UsageError on a gap or overlap).
 
-        An error part-way leaves the chunks that were finished before it; `length` tells.
+        A chunk counts once its logits are made: an error part-way, here or in `advance`, leaves those before it, and `length` tells.
         """
         tokens = self._check(ids, position)
-        return joined(self._pieces(tokens), tokens.shape[1])
+        with closing(self._made(tokens)) as pieces:
+            return joined(pieces, tokens.shape[1])
 
     def append_pieces(self, ids: Sequence[int] | np.ndarray, position: int | None = None) -> Iterator[np.ndarray]:
-        """As `append`, a few positions at a time; `ids` are appended, chunk by chunk, as the pieces are taken."""
+        """As `append`, a few positions at a time. A chunk of `ids` is appended, and counts, when the first of its pieces is taken."""
         return map(np.copy, self._pieces(self._check(ids, position)))
 
     def advance(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -199,7 +201,9 @@ class Session:
         last = (tokens.shape[1] - 1) // self._chunk * self._chunk
         for chunk in self._chunks(tokens[:, :last]):
             self._body(chunk)
-        return next(self._model.logits(self._body(tokens[:, last:])[:, -1:], 1))[0].copy()
+        with self._kv.storing(tokens.shape[1] - last):
+            hidden = self._program.body(tokens[:, last:], self._kv.length, self._kv)[0]
+            return next(self._model.logits(hidden[:, -1:], 1))[0].copy()
 
     @staticmethod
     def advance_all(sessions: Sequence[Session], ids: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -212,7 +216,7 @@ class Session:
             for session in sessions:
                 stack.enter_context(session._kv.storing(1))
             hidden = first._program.lockstep(tokens, [s.length for s in sessions], [s._kv for s in sessions])
-        return joined(first._model.logits(hidden.swapaxes(0, 1), PIECE), len(sessions))
+            return joined(first._model.logits(hidden.swapaxes(0, 1), PIECE), len(sessions))
 
     def _check(self, ids: Sequence[int] | np.ndarray, position: int | None) -> np.ndarray:
         tokens = self._model.check_ids(ids)
@@ -224,6 +228,12 @@ class Session:
     def _pieces(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
         for chunk in self._chunks(tokens):
             yield from self._model.logits(self._body(chunk), PIECE)
+
+    def _made(self, tokens: np.ndarray) -> Generator[np.ndarray, None, None]:
+        """As `_pieces`, but a chunk counts after the last of its pieces. Closed or used up before anything else is done with the session."""
+        for chunk in self._chunks(tokens):
+            with self._kv.storing(chunk.shape[1]):
+                yield from self._model.logits(self._program.body(chunk, self._kv.length, self._kv)[0], PIECE)
 
     def _chunks(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
         """Chunks to be run at the next positions, one after another."""

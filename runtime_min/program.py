@@ -131,9 +131,13 @@ class Program:
         self._closed = True
         self._constants.clear()
 
-    def _values(self) -> list[Any]:
+    def require_open(self) -> None:
+        """UsageError once closed."""
         if self._closed:
             raise UsageError("model: it is closed; load it again")
+
+    def _values(self) -> list[Any]:
+        self.require_open()
         values: list[Any] = [None] * (len(self._slots) + 1)  # the last one stands for "absent" (slot -1)
         for slot, array in self._constants:
             values[slot] = array

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from ..artifacts import open_artifact
-from ..schemas.errors import InputError, UsageError
+from ..artifacts.foreign import read_small
+from ..schemas.errors import UsageError
 from ..schemas.recipe import Recipe, limits_of
 from ..schemas.scores import ScoreTable, decode_scores
 from .prepare import Prepared, choose, feasible, prepare
+
+MAX_SCORES = 64 << 20  # 0.2 KB per format of a group
 
 
 def plan_report(model: Path, recipe: Recipe, scores: Path | None = None) -> dict[str, Any]:
@@ -46,10 +49,7 @@ def plan_report(model: Path, recipe: Recipe, scores: Path | None = None) -> dict
 def _recorded(prepared: Prepared, path: Path) -> ScoreTable:
     """Scores from a file or an artifact's attest/, for exactly this graph's groups and options."""
     if path.suffix == ".json":
-        try:
-            raw = path.read_bytes()
-        except OSError as e:
-            raise InputError(f"{path}: can't be read ({e.strerror})") from e
+        raw = read_small(path, MAX_SCORES)
     else:
         raw = open_artifact(path).attest.read("scores.json")
     table = decode_scores(raw)

@@ -9,6 +9,7 @@ Out: `resolve` fills in what depends on the model and the target; `canonical` gi
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,7 @@ from .kv import KVDtype
 
 UNITS = {"": 1, "B": 1} | {p + s: b**e for e, p in enumerate("KMGT", 1) for s, b in (("iB", 1024), ("B", 1000))}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*|%)")
+MAX_RECIPE = 64 << 10
 MAX_TEXT = 64  # characters of an amount
 DENSE_BYTES = 2  # a percentage is of this many bytes per logical parameter
 
@@ -116,7 +118,7 @@ def recipe_from_dict(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a .json, .yaml or .yml file; UsageError."""
     try:
-        raw = path.read_bytes()
+        raw = _bytes_of(path)
         if path.suffix == ".json":
             data = msgspec.json.decode(raw)
         elif path.suffix in (".yaml", ".yml"):
@@ -134,6 +136,14 @@ def read_recipe(path: Path) -> Recipe:
     return recipe_from_dict(data, str(path))
 
 
+def _bytes_of(path: Path) -> bytes:
+    """A small regular file; a pipe or device, which might never answer, is not opened."""
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_RECIPE:
+        raise UsageError(f"{path}: not a regular file of at most {MAX_RECIPE} bytes")
+    return path.read_bytes()
+
+
 def resolve(recipe: Recipe, *, logical_parameters: int, context: int, candidates: tuple[str, ...]) -> Recipe:
     """The recipe with budgets in bytes, the model's `context` where none is asked for, and `candidates` where none are named.
 
@@ -143,7 +153,8 @@ def resolve(recipe: Recipe, *, logical_parameters: int, context: int, candidates
         raise UsageError(f"context: {recipe.context} asked for, the model has {context} positions")
     budgets = {name: getattr(recipe, name) for name in BUDGETS}
     limits = {k: parse_bytes(v, logical_parameters if k in PERCENT_BUDGETS else None) if isinstance(v, str) else v for k, v in budgets.items()}
-    return msgspec.structs.replace(recipe, **limits, context=recipe.context or context, candidates=recipe.candidates or candidates)
+    asked = context if recipe.context is None else recipe.context
+    return msgspec.structs.replace(recipe, **limits, context=asked, candidates=recipe.candidates or candidates)
 
 
 def limits_of(recipe: Recipe) -> dict[str, int]:

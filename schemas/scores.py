@@ -74,5 +74,5 @@ def decode_scores(raw: bytes) -> ScoreTable:
     """The table in `raw`; UsageError when it is none."""
     try:
         return msgspec.json.decode(raw, type=ScoreTable)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise UsageError(f"scores: {e}") from e

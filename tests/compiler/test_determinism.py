@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +16,10 @@ from processes import Surroundings, thinc
 from source import ROOT
 from thinlm.artifacts import open_artifact
 from thinlm.compiler import certification
+from thinlm.compiler.driver import Job, compile_model
+from thinlm.compiler.progress import Quiet
 from thinlm.runtime_min.tokenizer import Tokenizer
+from thinlm.schemas.recipe import Recipe
 from tiny_source import copy_reversed
 
 PICO = ROOT / "examples" / "pico"
@@ -106,6 +111,31 @@ def test_recorded_statistics_give_the_same_bytes(tiny: Path, quick: Path, tmp_pa
     assert thinc("compile", tiny, "-o", tmp_path / "b.thin", *arguments, "--stats", tmp_path / "s.npz").returncode == 0
     a, b = (open_artifact(tmp_path / f"{name}.thin") for name in "ab")
     assert a.identity == b.identity and a.manifest.build_key != b.manifest.build_key
+
+
+class Stopped(Quiet):
+    """Ends when the artifact's pages are all written."""
+
+    @contextmanager
+    def stage(self, name: str, total: float | None = None) -> Iterator:
+        with super().stage(name, total) as tick:
+            yield tick
+        if name == "round, write":
+            raise KeyboardInterrupt
+
+
+def test_another_model_does_not_go_on_with_what_was_left(tmp_path: Path) -> None:
+    """Fine-tunes of one shape, the same recipe and target: no step and no page of the one is taken for the other's."""
+    first, other = (tiny_source.write(tmp_path / str(seed) / "model", seed) for seed in (0, 1))
+    recipe = Recipe(weights_budget="40%", calibration_tokens=512)
+
+    def compiled(model: Path, name: str, progress: Quiet, resume: bool) -> str:
+        return compile_model(Job(model=model, output=tmp_path / name, recipe=recipe, certify=False, resume=resume), progress).artifact.artifact_id
+
+    with pytest.raises(KeyboardInterrupt):
+        compiled(first, "t.thin", Stopped(), False)
+    assert {".t.thin.work", ".t.thin.partial"} <= {path.name for path in tmp_path.iterdir()}
+    assert compiled(other, "t.thin", Quiet(), True) == compiled(other, "alone.thin", Quiet(), False)
 
 
 def test_a_certificate_does_not_depend_on_its_day() -> None:

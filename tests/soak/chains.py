@@ -85,7 +85,7 @@ def soak(job: Job, how: Soak) -> Report:
         moments = [moment for moment, stage in draw(report.plan, max(left, 0), rng) if left > 0 or stage in missing]
         rng.shuffle(moments)
         for at in range(0, len(moments), how.chain):
-            _run_chain(job, moments[at : at + how.chain], how.disturb, report)
+            run_chain(job, moments[at : at + how.chain], how.disturb, report)
             fresh(job)
     check(not report.missing(), f"after {ROUNDS} rounds too few in a stage: {report.stages}")
     return report
@@ -108,7 +108,7 @@ def fresh(job: Job) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _run_chain(job: Job, moments: Sequence[Moment], disturb: Disturb, report: Report) -> None:
+def run_chain(job: Job, moments: Sequence[Moment], disturb: Disturb, report: Report) -> None:
     """One compile, disturbed at each of `moments` that it does not get past before; then to its end."""
     seen: dict[str, float] = {}
     resume, started, code = False, report.times, 1

@@ -72,6 +72,15 @@ def require_refusal(job: Job) -> None:
     check(list(job.target.parent.iterdir()) == [], f"left behind: {job.leftovers()}")
 
 
+def refusal() -> str:
+    """Why there can be no mount here, "" where there can."""
+    try:
+        done = subprocess.run(["unshare", "-rm", "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "there is no unshare command"
+    return "" if done.returncode == 0 else f"the system refuses unprivileged user namespaces: {done.stderr.strip()}"
+
+
 def main(arguments: list[str]) -> None:
     """The command line; starts itself again in a namespace in which it may mount."""
     if INSIDE not in arguments:

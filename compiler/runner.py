@@ -50,7 +50,7 @@ class Execution:
 
     def applied(self, options: ModelOptions) -> ModelOptions:
         """`options` with this run's switches."""
-        return replace(options, context=self.context or options.context, kv_dtype=self.kv_dtype or options.kv_dtype)
+        return replace(options, context=options.context if self.context is None else self.context, kv_dtype=self.kv_dtype or options.kv_dtype)
 
 
 @dataclass(slots=True)

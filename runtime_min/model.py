@@ -39,6 +39,12 @@ class ModelOptions:
     block: int = 64
     prefill_chunk: int = 64
 
+    def __post_init__(self) -> None:
+        """Raises UsageError naming the size that is below 1."""
+        for name in ("context", "vocab", "batch", "block", "prefill_chunk"):
+            if (value := getattr(self, name)) < 1:
+                raise UsageError(f"{name}: {value} must be at least 1")
+
 
 class Model:
     """`graph` and its `weights`, resident on a backend."""
@@ -100,14 +106,16 @@ class Model:
             yield self.read(self._program.head(hidden[:, at : at + piece]))
 
     def check_ids(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Ids as int32 [1, T]; UsageError when empty or outside the embedding."""
-        tokens = np.asarray(ids, np.int64).reshape(1, -1)
+        """Ids as int32 [1, T]; UsageError when empty, no whole numbers in one row, or outside the embedding."""
+        tokens = np.asarray(ids)
         if tokens.size == 0:
             raise UsageError("ids: empty; give at least one token")
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise UsageError(f"ids: {tokens.dtype} of shape {list(tokens.shape)}; give whole numbers in one row")
         if tokens.min() < 0 or tokens.max() >= self._rows:
             worst = int(tokens.max() if tokens.max() >= self._rows else tokens.min())
             raise UsageError(f"ids: {worst} lies outside the vocabulary [0, {self._rows})")
-        return tokens.astype(np.int32)
+        return tokens.astype(np.int32)[None]
 
     def session(self) -> Session:
         """A new empty cached text; up to `batch` may be open at a time."""
@@ -249,7 +257,11 @@ class Session:
             return self._program.body(chunk, self._kv.length, self._kv)[0]
 
     def stream(self, ids: Sequence[int], max_new_tokens: int, sampling: SamplingParams, ignore_eos: bool = False) -> Iterator[int]:
-        """Append `ids`, then sample on; see `Model.stream`."""
+        """Append `ids`, then sample on; see `Model.stream`. UsageError for a negative `max_new_tokens`; 0 makes none and appends nothing."""
+        if max_new_tokens < 0:
+            raise UsageError(f"max_new_tokens: {max_new_tokens} must be at least 0")
+        if max_new_tokens == 0:
+            return
         options = self._model.options
         logits = self.advance(ids)
         for step in range(max_new_tokens):

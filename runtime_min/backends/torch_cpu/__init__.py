@@ -52,8 +52,8 @@ class _Store:
 class _Step(threading.local):
     """What one thread's current step shares between layers."""
 
-    positions: Tensor | None = None
-    angles: dict[tuple[int, float, bool], tuple[Tensor, Tensor]]
+    positions: object = None  # shape and bytes
+    angles: dict[tuple[bytes, float, bool, bool], tuple[Tensor, Tensor]]
 
     def __init__(self) -> None:
         self.angles = {}
@@ -94,11 +94,11 @@ class TorchBackend:
         return lambda *args: fn(args, attrs)
 
     def _rotate(self, scale: float, interleaved: bool, x: Tensor, positions: Tensor, freqs: Tensor) -> Tensor:
-        """Every layer rotates by the same angles: the tables are kept while the step's positions are the same tensor (held, so `is` is sound)."""
-        step, key = self._step, (freqs.data_ptr(), scale, interleaved)
-        if step.positions is not positions:
-            step.positions, step.angles = positions, {}
+        """Every layer rotates by the same angles: the tables for a step's positions are kept, by the numbers that they follow from."""
         whole = not interleaved and 2 * len(freqs) == x.shape[-1]
+        step, key = self._step, (freqs.numpy().tobytes(), scale, interleaved, whole)
+        if step.positions != (where := (positions.shape, positions.numpy().tobytes())):
+            step.positions, step.angles = where, {}
         if key not in step.angles:
             cos, sin = ops.rope_tables(positions, freqs, scale)
             step.angles[key] = (torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)) if whole else (cos, sin)

@@ -60,6 +60,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill_chunk: int = 64
     candidates: tuple[str, ...] = ()  # number formats; empty = the target's own list
     calibration_tokens: int = 8192
+    certificate_tokens: int = 16384  # of held-out text that fidelity is measured on, at most
     relayout: Literal["identity"] = "identity"
     seed: int = 0
     gate: Gate = Gate()
@@ -76,7 +77,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in BUDGETS:
             value = getattr(self, field)
             if isinstance(value, str):
-                value = parse_bytes(value, 0 if field in PERCENT_BUDGETS else None)
+                try:
+                    value = parse_bytes(value, 0 if field in PERCENT_BUDGETS else None)
+                except UsageError as e:
+                    raise UsageError(f"{field}: {e}") from e
             if value is not None and not 0 <= value < 1 << 63:
                 raise ValueError(f"{field}: {value} bytes, expected a number from 0 to 2^63 - 1")
 
@@ -88,6 +92,7 @@ RANGES = {
     "block": (1, 1 << 16),
     "prefill_chunk": (1, 1 << 20),
     "calibration_tokens": (1, 1 << 40),
+    "certificate_tokens": (64, 1 << 40),
     "seed": (0, (1 << 63) - 1),
 }
 BUDGETS = ("budget", "weights_budget", "max_artifact")

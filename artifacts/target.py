@@ -17,6 +17,7 @@ from ..schemas.errors import UsageError
 from .disk import remove
 
 PARTIAL, JOURNAL, WORK, OLD = "partial", "journal", "work", "old"
+CERTIFYING = "certifying"  # what a stopped `certify` measured
 LEFT = (PARTIAL, JOURNAL, WORK, OLD)  # what a stopped job may leave beside its target
 
 _SIGNS = ("manifest.json", "pages.idx")  # of an artifact's folder; one alone could be anybody's

@@ -20,6 +20,8 @@ from ..schemas.texts import windows
 
 SKIP = 16  # positions at the start of a window, where there is little context (design.md section 3)
 WINDOW = 512
+DOCUMENTS = 32
+FEWEST = 64  # ids of a document when few are asked for
 PROMPT = 48  # ids of a document that a greedy continuation starts from
 
 
@@ -37,9 +39,15 @@ class Text:
 class Sample:
     """How much text is used: at most `documents` of them, each cut to `tokens` ids, in windows of `window` ids."""
 
-    documents: int = 32
+    documents: int = DOCUMENTS
     tokens: int = WINDOW
     window: int = WINDOW
+
+    @classmethod
+    def of(cls, tokens: int) -> Sample:
+        """At most `tokens` ids in all: fewer documents where they would be shorter than FEWEST ids, two at least."""
+        documents = min(DOCUMENTS, max(2, tokens // FEWEST))
+        return Sample(documents=documents, tokens=tokens // documents)
 
     def within(self, context: int) -> Sample:
         """The same sample for a model of `context` positions."""

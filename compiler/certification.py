@@ -14,6 +14,7 @@ from ..artifacts import Artifact, open_artifact
 from ..artifacts.work import NOTHING_KEPT, Work
 from ..certify import CertifyInputs, Text, certify
 from ..certify.data import load_documents, load_prompts
+from ..certify.texts import Sample
 from ..runtime_min import load_artifact, options_of
 from ..runtime_min.chat import ChatTemplate, chat_ids
 from ..runtime_min.devices import open_backend
@@ -64,6 +65,7 @@ def certify_artifact(artifact: Artifact, prepared: Prepared, progress: Progress,
         load=lambda: load_artifact(open_artifact(artifact.path), how.device, spill=how.spill),
         prompts=tuple(_prompts(tokenizer, tokenizer_files)),
         gate=how.gate or prepared.recipe.gate,
+        size=Sample.of(prepared.recipe.certificate_tokens),
         claim=("text only: other parts of the source were dropped",) if prepared.source.dropped else (),
         max_ram=how.max_ram,
         work=how.work,

@@ -84,10 +84,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _go_on(arguments: list[str]) -> str:
-    """How a compile that was stopped goes on where it was."""
-    if arguments[:1] != ["compile"]:
+    """How a compile or certification that was stopped goes on where it was."""
+    if arguments[:1] not in (["compile"], ["certify"]):
         return ""
-    again = arguments if "--resume" in arguments else [*arguments, "--resume"]
+    again = arguments if "--resume" in arguments or arguments[0] == "certify" else [*arguments, "--resume"]
     return f"; go on with: {shlex.join(['thinc', *again])}"
 
 

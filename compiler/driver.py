@@ -43,20 +43,21 @@ from ..schemas.text import to_json
 from ..schemas.texts import Document, documents_digest
 from .certification import CertifyOptions, certify_artifact
 from .claims import claims_of, key_of, model_facts, provenance_of
-from .ingredients import code_version, device_class, library_versions
+from .ingredients import toolchain
 from .prepare import Prepared, prepare
 from .progress import Progress
-from .room import disk_bytes
+from .room import Room, disk_bytes, give_back, room_for
 from .search import How, Search, as_stored, search
 from .text_data import read_documents, require_disjoint
 from .trust import standing
 
-WORKERS = 2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What `thinc compile` was asked for. `stats` reads recorded calibration statistics, `save_stats` records them."""
+    """What `thinc compile` was asked for. `stats` reads recorded calibration statistics, `save_stats` records them.
+
+    `max_ram`: bytes of anonymous memory that the process may take, None for what the machine has; it changes the speed, never the artifact.
+    """
 
     model: Path
     output: Path
@@ -67,6 +68,7 @@ class Job:
     force: bool = False
     resume: bool = False
     certify: bool = True
+    max_ram: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
     prepared = prepare(job.model, job.recipe)
     prepared.check()
     _require_positions(job, prepared)
+    room = room_for(prepared, job.max_ram, job.output.parent, searching=as_stored(prepared) is None)
     if not job.resume:
         _require_free(job)
     with hold(job.output), full_disk_said(job.output.parent):
@@ -103,26 +106,27 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
         if not job.resume:
             clean(job.output)
         _require_space(job, prepared)
-        return _compile(job, prepared, progress)
+        return _compile(job, prepared, room, progress)
 
 
-def _compile(job: Job, prepared: Prepared, progress: Progress) -> Outcome:
+def _compile(job: Job, prepared: Prepared, room: Room, progress: Progress) -> Outcome:
     """The work, when nothing stands against it and no other process is at it."""
-    work = Work(hidden(job.output, WORK), [code_version(), library_versions(), device_class()])
+    work = Work(hidden(job.output, WORK), toolchain())
     tokenizer = Tokenizer.from_files(_with_config(prepared))
     calibration = _documents(job)
     require_disjoint(calibration, load_documents("certification"))
     with progress.stage("hash source"):
         prepared.source.digest()
-    how = How(tokenizer=tokenizer, documents=calibration, recorded=job.stats, record=job.save_stats, work=work, workers=WORKERS)
+    how = How(tokenizer=tokenizer, documents=calibration, recorded=job.stats, record=job.save_stats, work=work, workers=room.workers)
     found = search(prepared, how, progress)
+    give_back()
     graph, records = run_pipeline(prepared.graph, encode_pipeline(found.choice.allocation.encodings), gated=True)
     key = _key(job, prepared, calibration)
     plan = _plan(prepared, found)
     pages = plan_pages([stored_tensor(p, p.encoding) for p in graph.params])
     made_from = key if found.stats is None else f"{key} {found.stats.digest()}"  # pages rounded by other statistics are not gone on with
     writer = ArtifactWriter(job.output, pages, force=job.force, resume=job.resume, key=made_from)
-    _write_pages(writer, prepared, graph, found.stats, progress)
+    _write_pages(writer, prepared, graph, (found.stats, room.workers), progress)
     _write_files(writer, prepared, graph, plan)
     provenance = provenance_of(prepared, (*prepared.records, *records), found.text)
     writer.finish(claims_of(prepared, plan, model_facts(prepared, tokenizer), key, provenance))
@@ -132,7 +136,8 @@ def _compile(job: Job, prepared: Prepared, progress: Progress) -> Outcome:
         artifact.attest.add("scores.json", encode_scores(found.table))
     certificate = None
     if job.certify:
-        certificate = certify_artifact(artifact, prepared, progress, CertifyOptions(name=job.output.name, work=work))
+        how_certified = CertifyOptions(name=job.output.name, spill=room.spill, max_ram=room.max_ram, work=work)
+        certificate = certify_artifact(artifact, prepared, progress, how_certified)
         write_certificate(artifact, certificate)
     with progress.stage("publish"):
         path = writer.publish(rejected=certificate is not None and certificate.predicate.verdict == "fail")
@@ -210,8 +215,9 @@ def _plan(prepared: Prepared, found: Search) -> Plan:
     )
 
 
-def _write_pages(writer: ArtifactWriter, prepared: Prepared, graph: Graph, stats: Stats | None, progress: Progress) -> None:
-    """Round and write, page by page; WORKERS pages are rounded at a time, and each reads no more of the source than it holds."""
+def _write_pages(writer: ArtifactWriter, prepared: Prepared, graph: Graph, by: tuple[Stats | None, int], progress: Progress) -> None:
+    """Round by some statistics and write, page by page, on some workers; each page reads no more of the source than it holds."""
+    stats, workers = by
     weights = column_weights(graph, stats) if stats is not None else {}
     todo = [group for group in writer.plan.groups if group.name not in writer.done]
 
@@ -223,7 +229,7 @@ def _write_pages(writer: ArtifactWriter, prepared: Prepared, graph: Graph, stats
     def filled(place: tuple[PageGroup, int]) -> bytes:
         return fill_page(*place, encode)
 
-    pages = in_order(WORKERS, filled, ((group, k) for group in todo for k in range(group.count)))
+    pages = in_order(workers, filled, ((group, k) for group in todo for k in range(group.count)))
     with progress.stage("round, write", sum(group.total_bytes for group in todo)) as tick:
         for group in todo:
             writer.add_page_kind(group.name, islice(pages, group.count))

@@ -57,6 +57,11 @@ def code_version() -> dict[str, str]:
     return {"version": metadata.version("thinlm"), "files": code_digest(root / name for name in FOLDERS)}
 
 
+def toolchain() -> list[Any]:
+    """What every computed figure follows from beside its input: code, libraries, processor."""
+    return [code_version(), library_versions(), device_class()]
+
+
 def code_digest(folders: Iterable[Path]) -> str:
     """SHA-256 over the names below `folders` and contents of all code files; of two trees with equal files it is equal."""
     files = {name: hashlib.sha256(path.read_bytes()).hexdigest() for folder in folders for name, path in _code_files(folder, folder.name)}

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...schemas.errors import GateError
-from .options import emit, force_flag, human, json_flag, model_argument, output_option, recipe_from_flags, recipe_options
+from .options import emit, force_flag, human, json_flag, max_ram_option, model_argument, output_option, recipe_from_flags, recipe_options
 
 
 @click.command("compile")
@@ -19,6 +19,7 @@ from .options import emit, force_flag, human, json_flag, model_argument, output_
 @click.option("--stats", type=click.Path(path_type=Path), help="Recorded calibration statistics instead of calibrating.")
 @click.option("--save-stats", type=click.Path(path_type=Path), help="Record the calibration statistics here (.npz).")
 @click.option("--resume", is_flag=True, help="Go on where an earlier compile of this target was stopped.")
+@max_ram_option
 @click.option("--no-certify", is_flag=True, help="Leave the artifact uncertified (needs --allow-uncertified).")
 @click.option("--allow-uncertified", is_flag=True, help="Exit 0 although the artifact has no passing certificate.")
 @force_flag
@@ -28,7 +29,7 @@ def command(model: Path, output: Path | None, allow_uncertified: bool, as_json: 
     from ..driver import Job, compile_model
     from ..progress import for_terminal
 
-    how = {name: flags.pop(name) for name in ("calibration", "stats", "save_stats", "resume", "force")}
+    how = {name: flags.pop(name) for name in ("calibration", "stats", "save_stats", "resume", "force", "max_ram")}
     no_certify = flags.pop("no_certify")
     recipe = recipe_from_flags(recipe_file, **flags)
     target = output or Path(f"{model.resolve().name}.thin")

@@ -32,6 +32,22 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 force_flag = click.option("--force", is_flag=True, help="Replace an existing target.")
 output_option = click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.")
 
+class _Bytes(click.ParamType):
+    """A number of bytes as recipes write it: 4GiB, 900MB, 123456."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from ...schemas.recipe import parse_bytes
+
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except UsageError as e:
+            self.fail(str(e), param, ctx)
+
+
+max_ram_option = click.option("--max-ram", type=_Bytes(), metavar="BYTES", help="Memory that this command may take (4GiB) [what the machine has].")
+
 _BUDGETS = (
     click.option("--budget", metavar="BYTES", help="Peak device bytes: weights + KV + workspace (6.6GiB, 900MB)."),
     click.option("--weights-budget", metavar="BYTES|P%", help="Encoded weight bytes; P% of 2 bytes per parameter."),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from thinlm.certify.texts import PROMPT, SKIP, Sample, Text, beginnings, digest_of, domain_data, sample, text_windows
+from thinlm.schemas.recipe import Recipe
 from thinlm.schemas.texts import Document, documents_digest
 
 
@@ -44,6 +45,19 @@ def test_domains_are_recorded() -> None:
 def test_a_sample_fits_the_context() -> None:
     assert Sample().within(100) == Sample(window=100)
     assert Sample().within(4096) == Sample()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "documents", "each"), [(16384, 32, 512), (20000, 32, 625), (4096, 32, 128), (512, 8, 64), (200, 3, 66), (64, 2, 32)]
+)
+def test_a_sample_of_some_tokens(tokens: int, documents: int, each: int) -> None:
+    size = Sample.of(tokens)
+    assert (size.documents, size.tokens) == (documents, each)
+    assert size.documents * size.tokens <= tokens
+
+
+def test_the_default_sample_is_that_of_the_default_recipe() -> None:
+    assert Sample.of(Recipe().certificate_tokens) == Sample()
 
 
 def test_digest_is_that_of_the_documents() -> None:

@@ -79,6 +79,7 @@ SETTINGS: dict[str, Any] = {
     "prefill_chunk": 32,
     "candidates": ("int8-sym-g64/1", "f16/1"),
     "calibration_tokens": 8191,
+    "certificate_tokens": 16383,
     "seed": 1,
 }
 ONE_VALUE = ("schema", "target", "relayout")  # settings that can't have another value yet

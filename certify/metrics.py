@@ -30,7 +30,7 @@ class NonFinite(CertifyError):
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Metrics of T positions, each float64[T] (top1 bool[T]); `deviation` is 1 - cosine."""
+    """Metrics of T positions, each float64[T] (top1: 1 or 0); `deviation` is 1 - cosine."""
 
     deviation_raw: np.ndarray
     deviation_centred: np.ndarray
@@ -117,7 +117,7 @@ def _block(source: np.ndarray, got: np.ndarray) -> Positions:
     mean_a, mean_b = _centre(a), _centre(b)  # softmax and argmax don't see an offset
     centred, raw = _deviations(a, b, mean_a, mean_b)
     best, rows = a.argmax(-1), np.arange(len(a))
-    top1 = b.argmax(-1) == best
+    top1 = (b.argmax(-1) == best).astype(np.float64)
     p, sum_a, top_a = _exponentials(a)
     q, sum_b, top_b = _exponentials(b)
     change = q[rows, best] / sum_b - p[rows, best] / sum_a

@@ -37,6 +37,7 @@ MAX_BYTES = 16 << 20  # of the files beside tokenizer.json; published ones have 
 MAX_ID = 1 << 22  # ids end below this; the largest published vocabularies have 262,144
 MAX_EOS = 64
 SECONDS, BYTES_PER_SECOND = 3.0, 100_000
+LOADING = 60.0
 SURROGATES = "the text holds lone surrogates, so it is not Unicode; read it as UTF-8"
 
 
@@ -120,11 +121,10 @@ def _backend(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
         raise InputError(_missing(files))
     checked = checked_json(files["tokenizer.json"])
     try:
-        backend = tokenizers.Tokenizer.from_buffer(checked)
+        # Loading keeps the interpreter lock, so it can't be cut short; that it is short was checked.
+        backend, _ = limited(lambda: tokenizers.Tokenizer.from_buffer(checked), LOADING, "tokenizer.json")
     except ValueError as error:
         raise InputError(f"tokenizer.json: {str(error)[:300]}") from error
-    except BaseException as error:
-        raise as_input_error(error, "tokenizer.json") from error
     backend.no_padding()
     backend.no_truncation()
     vocab = backend.get_vocab(with_added_tokens=False)

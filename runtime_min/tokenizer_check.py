@@ -157,18 +157,30 @@ def check_added(contents: list[str], name: str) -> None:
 
 
 def _check_post(value: Any) -> None:
-    """Every template, at any depth, uses each of its texts once; what it puts around them is short."""
+    """Every template, at any depth, uses each of its texts once, and tokens that it describes; what it puts around them is short."""
     todo = [value]
     while todo:
         item = todo.pop()
-        inner = list(item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        todo += inner
-        if isinstance(item, list):
+        if isinstance(item, dict):
+            todo += item.values()
+            for pieces in (item.get("single"), item.get("pair")):
+                _check_template(pieces, item.get("special_tokens"))
+        elif isinstance(item, list):
+            todo += item
             if len(item) > MAX_STEPS:
                 _refuse("post_processor", f"a list of {len(item)}, at most {MAX_STEPS} are used")
-            texts = [str(piece["Sequence"].get("id")) for piece in item if isinstance(piece, dict) and isinstance(piece.get("Sequence"), dict)]
-            if len(texts) != len(set(texts)):
-                _refuse("post_processor", "a text is repeated")
+
+
+def _check_template(pieces: Any, described: Any) -> None:
+    """A text used twice doubles; a token that is not described makes the library panic."""
+    found = [next(iter(p.items())) for p in pieces if isinstance(p, dict) and p] if isinstance(pieces, list) else []
+    names = [(kind, str(piece.get("id"))) for kind, piece in found if isinstance(piece, dict)]
+    texts = [name for kind, name in names if kind == "Sequence"]
+    if len(texts) != len(set(texts)):
+        _refuse("post_processor", "a text is repeated")
+    for kind, name in names:
+        if kind == "SpecialToken" and not (isinstance(described, dict) and name in described):
+            _refuse("post_processor", f"no token {name[:40]!r} is described")
 
 
 def _replace(step: Step, where: str) -> int:

@@ -72,7 +72,10 @@ def _crowd(folder: Path) -> None:
         os.close(os.open(folder / f"{n}", os.O_CREAT))
 
 
-FILES = ("config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "special_tokens_map.json")
+FILES = (
+    *("config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "generation_config.json"),
+    *("chat_template.jinja", "special_tokens_map.json"),
+)
 ATTACKS: dict[str, tuple[Attack, str]] = {
     **{f"{name} is a link to /etc/passwd": (instead(name, _to("/etc/passwd")), LEAVES) for name in FILES},
     **{f"{name} is a link to /dev/zero": (instead(name, _to("/dev/zero")), LEAVES) for name in FILES},

@@ -132,10 +132,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a pattern that Oniguruma refuses": (_split("[z-a]"), "tokenizer.json: "),
     "a normaliser's group": (_normal(_replace("(a|b)c", "x", "Regex")), "no groups"),
     "a normaliser's repetitions": (_normal(_replace("a*a*b", "x", "Regex")), "one repetition"),
-    "nine expressions": (_normal(*[_replace("b", "", "Regex")] * 9), "could lengthen"),
+    "nine expressions": (_normal(*[_replace("b", "", "Regex")] * 9), "at most 4 are used"),
     "a decoder's expression": (tokens(decoder=_replace("(a+)+$", "x", "Regex")), "plain text only"),
     "a decoder that doubles": (tokens(decoder={"type": "Sequence", "decoders": [DOUBLE] * 40}), "could lengthen"),
-    "the text 1,000 times": (_template(*[A] * 1000), "at most 64"),
+    "the text 1,000 times": (_template(*[A] * 1000), "repeated"),
     "the text twice": (_template(A, A), "repeated"),
     "the text twice, 30 times": (
         tokens(post_processor={"type": "Sequence", "processors": [{"type": "TemplateProcessing", "single": [A, A]}] * 30}),
@@ -143,7 +143,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "1,000,000 ids around a text": (_template(X, A, ids=1_000_000), "at most"),
     "1,000 ids around a text": (_template(X, A, ids=1000), "at most 64"),
-    "a template without its tokens": (_template({"SpecialToken": {"id": "y", "type_id": 0}}, A), "tokenizer.json: "),
+    "a template without its tokens": (_template({"SpecialToken": {"id": "y", "type_id": 0}}, A), "'y' is described"),
     "a post-processor that is a list": (tokens(post_processor=[]), "not an object"),
     "an added token of 1 MB": (_added("x" * 1_000_000), "added tokens"),
     "100,000 added tokens": (_added(*(f"<{n}>" for n in range(100_000))), "added tokens"),
@@ -164,14 +164,25 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "special tokens: not an object": (put("special_tokens_map.json", b"[]"), "special_tokens_map.json: "),
     "special tokens: not UTF-8": (put("special_tokens_map.json", b'{"a":"\xff"}'), "special_tokens_map.json: "),
 }
-LONG_LINE = _split(r".*.*(?!a)(?!\z)")
 SLOW: dict[str, tuple[Attack, str]] = {
-    "a pattern that is cubic in a line": (LONG_LINE, "processor time"),
+    "a pattern that is quadratic in a line and slow everywhere": (_split("|".join([r".*(?!a)(?!\z)"] * 200)), "processor time"),
+    "a pattern that Oniguruma gives up": (_split(r".*.*(?!a)(?!\z)"), "gave up"),
     "WordPiece on one endless word": (
         tokens(
             pre_tokenizer=None,
             post_processor=None,
-            model={"type": "WordPiece", "unk_token": "[", "continuing_subword_prefix": "", "max_input_chars_per_word": 1 << 40, "vocab": {"[": 0, "a": 1}},
+            model={
+                **{"type": "WordPiece", "unk_token": "[", "continuing_subword_prefix": "", "vocab": {"[": 0, "a": 1}},
+                "max_input_chars_per_word": 1 << 40,
+            },
+        ),
+        "processor time",
+    ),
+    "Unigram on one endless word": (
+        tokens(
+            pre_tokenizer=None,
+            post_processor=None,
+            model={"type": "Unigram", "unk_id": 0, "vocab": [["?", -1.0], *(["a" * n, -1.0 * n] for n in range(1, 2000))]},
         ),
         "processor time",
     ),
@@ -181,7 +192,7 @@ TEMPLATES: dict[str, str] = {
     "a huge range": "{{ range(10**15)|list }}",
     "a text times a billion": "{{ 'x' * 10**9 }}",
     "a list times a billion": "{{ [1] * 10**9 }}",
-    "a power": "{{ 9**9**9 }}",
+    "a power": "{{ 10 ** (10 ** 10) }}",
     "doubling": "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
     "its own class": "{{ ''.__class__.__mro__[1].__subclasses__()[0].x() }}",
     "globals": "{{ raise_exception.__globals__['json'] }}",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
+import stat
 import struct
 from pathlib import Path
 from typing import Any
 
-from attacks_hf.folder import INDEX, WEIGHTS, Attack, deep, entry, grown, header, put, read_header
+from attacks_hf.folder import INDEX, WEIGHTS, Attack, deep, entry, grown, header, instead, put, read_header
 
 NORM = "model.norm.weight"
 
@@ -59,15 +59,8 @@ def _copy(folder: Path, names: dict[str, str]) -> None:
     names["more"] = "model-2.safetensors"
 
 
-def _socket(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-    here = os.getcwd()
-    os.chdir(folder)  # socket names are short
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(WEIGHTS)
-    finally:
-        os.chdir(here)
+def _socket(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK | 0o600)
 
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -122,7 +115,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "metadata is a list": (header(lambda t: t.update(__metadata__=[])), "__metadata__"),
     "data cut off": (lambda f: os.truncate(f / WEIGHTS, (f / WEIGHTS).stat().st_size - 1), "the file has"),
     "100 GB of holes after the data": (grown(WEIGHTS, 100 << 30), "the file has"),
-    "a socket": (_socket, "not a regular file"),
+    "a socket": (instead(WEIGHTS, _socket), "not a regular file"),
     "index: ..": (_point("../model-1.safetensors"), "not the plain name"),
     "index: absolute": (_point("/etc/passwd.safetensors"), "not the plain name"),
     "index: a device": (_point("/dev/zero"), "not the plain name"),

@@ -23,18 +23,21 @@ from thinlm.schemas.recipe import Recipe
 from tiny_source import copy_reversed
 
 PICO = ROOT / "examples" / "pico"
+LEAN = "650MB"
 UNCERTIFIED = ("--no-certify", "--allow-uncertified", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to run the same compile; `copied` reads a copy of the checkpoint made in reversed order, `near` runs in its folder."""
+    """One way to run the same compile; `copied` reads a copy of the checkpoint made in reversed order, `near` runs in its folder, `lean` has
+    memory for one worker only."""
 
     environment: dict[str, str] = field(default_factory=dict)
     umask: int = 0o022
     one_core: bool = False
     copied: bool = False
     near: bool = False
+    lean: bool = False
 
 
 def threads(n: int) -> dict[str, str]:
@@ -45,10 +48,10 @@ ODD = {"LANG": "ja_JP.eucJP", "HOME": "/nonexistent", "USER": "nobody", "COLUMNS
 VARIANTS = (
     Variant(environment={**threads(1), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C"}),
     Variant(environment={**threads(2), "PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C.UTF-8"}, umask=0o077, copied=True),
-    Variant(environment={**threads(1), "PYTHONHASHSEED": "random", "LC_ALL": "tr_TR.UTF-8", **ODD}, one_core=True, near=True),
+    Variant(environment={**threads(1), "PYTHONHASHSEED": "random", "LC_ALL": "tr_TR.UTF-8", **ODD}, one_core=True, near=True, lean=True),
     Variant(environment={**threads(2), "PYTHONHASHSEED": "random", "TZ": "America/St_Johns"}, near=True, copied=True),
     Variant(environment={**threads(2), "PYTHONOPTIMIZE": "2", "LC_ALL": "C"}, umask=0o077, one_core=True),
-    Variant(environment={"OMP_NUM_THREADS": "3", "PYTHONUTF8": "0", "LC_ALL": "POSIX"}, copied=True, one_core=True),
+    Variant(environment={"OMP_NUM_THREADS": "3", "PYTHONUTF8": "0", "LC_ALL": "POSIX"}, copied=True, lean=True),
     Variant(environment={**threads(1), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "TZ": "Asia/Kathmandu"}, umask=0o002, near=True),
     Variant(environment={**threads(2), "OMP_DYNAMIC": "true", "LANG": "de_DE.ISO-8859-1", "PYTHONHASHSEED": "4294967295"}, umask=0o027),
 )
@@ -62,7 +65,8 @@ def build(variant: Variant, model: Path, folder: Path, *arguments: object) -> di
     given, cwd = (Path(model.name), model.parent) if variant.near else (model, folder)
     where = Surroundings(cwd=cwd, environment=variant.environment, umask=variant.umask, one_core=variant.one_core)
     out = folder / f"{folder.name}.thin"
-    done = thinc("compile", given, "-o", out, *arguments, *UNCERTIFIED, where=where)
+    memory = ("--max-ram", LEAN) if variant.lean else ()
+    done = thinc("compile", given, "-o", out, *arguments, *memory, *UNCERTIFIED, where=where)
     assert done.returncode == 0, done.stderr
     assert thinc("pack", out, where=where).returncode == 0
     artifact = open_artifact(out)

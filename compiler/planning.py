@@ -52,7 +52,7 @@ def _recorded(prepared: Prepared, path: Path) -> ScoreTable:
         raw = read_small(path, MAX_SCORES)
     else:
         raw = open_artifact(path).attest.read("scores.json")
-    table = decode_scores(raw)
+    table = decode_scores(raw, str(path))
     wanted = [(g.params, [(o.format, o.encoded_bytes, o.resident_bytes) for o in g.options]) for g in prepared.costs.groups]
     if not table.scored or wanted != [(g.params, [(o.format, o.encoded_bytes, o.resident_bytes) for o in g.options]) for g in table.groups]:
         raise UsageError(f"{path}: these scores are of another model, target or list of candidates")

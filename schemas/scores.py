@@ -70,9 +70,9 @@ def encode_scores(table: ScoreTable) -> bytes:
     return canonical_bytes(table)
 
 
-def decode_scores(raw: bytes) -> ScoreTable:
-    """The table in `raw`; UsageError when it is none."""
+def decode_scores(raw: bytes, where: str = "scores") -> ScoreTable:
+    """The table in `raw`; UsageError that begins with `where` when it is none."""
     try:
         return msgspec.json.decode(raw, type=ScoreTable)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        raise UsageError(f"scores: {e}") from e
+        raise UsageError(f"{where}: {e}") from e

@@ -16,8 +16,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
+from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 import numpy as np
@@ -121,7 +122,7 @@ def load_stats(path: Path) -> Stats:
             arrays = {name: archive[name] for name in archive.files}
         header = msgspec.json.decode(arrays.pop("header").tobytes(), type=StatsHeader)
     except _UNREADABLE as e:
-        raise InputError(f"{path}: not calibration statistics ({e})") from e
+        raise InputError(f"{path}: not calibration statistics ({str(e)[:200]})") from e
     if _digest(arrays) != header.arrays:
         raise InputError(f"{path}: calibration statistics are damaged: their digest is not the one stated")
     return _stats(path, msgspec.structs.replace(header, arrays=""), arrays)
@@ -139,8 +140,19 @@ def _sober(file: FileIO) -> FileIO:
     with zipfile.ZipFile(file) as archive:
         if any(info.compress_type != zipfile.ZIP_STORED for info in archive.filelist) or sum(i.file_size for i in archive.filelist) > size:
             raise ValueError("its members are packed or overlap; save_stats writes them as they are")
+        for info in archive.filelist:
+            with archive.open(info) as member:
+                _require_whole(member, info.file_size)
     file.seek(0)
     return file
+
+
+def _require_whole(member: IO[bytes], size: int) -> None:
+    """ValueError for an array that claims other bytes than follow: numpy would make room for them first."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read[np.lib.format.read_magic(member)](member)
+    if dtype.hasobject or prod(shape) * dtype.itemsize != size - member.tell():
+        raise ValueError(f"an array of shape {list(shape)[:8]} is not what follows")
 
 
 def _stats(path: Path, header: StatsHeader, arrays: dict[str, np.ndarray]) -> Stats:

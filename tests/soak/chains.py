@@ -40,6 +40,7 @@ class Soak:
     times: int = 40
     chain: int = 5
     seed: int = 0
+    tell: Callable[[str], object] = lambda line: None
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ def soak(job: Job, how: Soak) -> Report:
         rng.shuffle(moments)
         for at in range(0, len(moments), how.chain):
             run_chain(job, moments[at : at + how.chain], how.disturb, report)
+            how.tell(f"{report.times} of {how.times}\n")
             fresh(job)
     check(not report.missing(), f"after {ROUNDS} rounds too few in a stage: {report.stages}")
     return report

@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
         try:
             job = Job(asked.model, folder / "T.thin", compile_arguments)
             require_refusal(job)
-            report = soak(job, Soak(disturb=fill(folder), times=asked.times, chain=asked.chain, seed=asked.seed))
+            report = soak(job, Soak(disturb=fill(folder), times=asked.times, chain=asked.chain, seed=asked.seed, tell=sys.stderr.write))
         finally:
             subprocess.run(["umount", "-l", str(folder)], check=True)
     sys.stdout.writelines(f"disk full: {line}\n" for line in report.lines())

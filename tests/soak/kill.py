@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     disturb = send(signal.Signals[f"SIG{asked.signal}"])
     with tempfile.TemporaryDirectory(prefix="thinc-soak-") as folder:
         job = Job(asked.model, Path(folder) / "out" / "T.thin", compile_arguments)
-        report = soak(job, Soak(disturb=disturb, times=asked.kills, chain=asked.chain, seed=asked.seed))
+        report = soak(job, Soak(disturb=disturb, times=asked.kills, chain=asked.chain, seed=asked.seed, tell=sys.stderr.write))
     sys.stdout.writelines(f"SIG{asked.signal}: {line}\n" for line in report.lines())
 
 

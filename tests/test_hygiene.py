@@ -19,7 +19,7 @@ TEXTS = (".py", ".sh", ".md", ".cfg", ".toml", ".json", ".txt")
 TOP_FILES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LOG.md", "setup.cfg", "pyproject.toml", "ruff.toml", "pyrightconfig.json")
 FOLDERS = (*FLOORS, "examples", "scripts", "benchmarks", "tests", ".ci")
 MACHINE_PATH = re.compile(r"(?<![\w.}*~])/(?:work|tmp|home|root|opt|Users|mnt)/\w")
-TEST_KINDS = {"golden", "archive", "attacks", "data", "fuzz", "soak"}
+TEST_KINDS = {"golden", "archive", "attacks", "attacks_hf", "data", "fuzz", "soak"}
 # What an assert may call: it must do no work, because `python -O` leaves it out.
 IN_ASSERTS = {
     *("all", "any", "get", "get_args", "isinstance", "items", "keys", "len", "map", "max", "min"),

@@ -2,8 +2,8 @@
 
 In: a call that lets go of the interpreter lock while it works. It runs in a thread of its own. Out: what it returns and the time it took.
 When the time is up the caller goes on and the thread is left behind (native code can't be stopped): the process should end soon, as `thinc`
-does on an error. A panic of a Rust library, which is a BaseException, becomes an InputError like a call that takes too long; what the library
-then prints is not seen, as the thread has file descriptors of its own, where the system allows that (else it is seen beside the error).
+does on an error. What the library objects to, and its panics, which are BaseExceptions, become InputErrors like a call that takes too long;
+what it prints then is not seen, as the thread has file descriptors of its own, where the system allows that (else it is seen beside the error).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from ..schemas.errors import InputError
+from ..schemas.errors import InputError, ThincError
 
 T = TypeVar("T")
 
@@ -70,13 +70,14 @@ def limited(call: Callable[[], T], seconds: float, what: str) -> tuple[T, float]
             raise InputError(f"{what}: more than {seconds:.1f} s of processor time")
         thread.join(STEP)
     if job.error is not None:
-        raise as_input_error(job.error, what)
+        raise as_input_error(job.error, what) from job.error
     return job.result[0]
 
 
 def as_input_error(error: BaseException, what: str) -> BaseException:
-    """A Rust panic as InputError; anything else as it is."""
-    if type(error).__name__ != "PanicException":
+    """A panic of the library, or whatever else it objects to, as InputError; what has nothing to do with the input as it is."""
+    if isinstance(error, ThincError | MemoryError | KeyboardInterrupt | SystemExit):
         return error
-    reason: Any = str(error).splitlines() or ["no reason given"]
-    return InputError(f"{what}: the tokenizers library gave up: {reason[0][:200]}")
+    reason = (str(error).splitlines() or ["no reason given"])[0][:300]
+    panic = type(error).__name__ == "PanicException"
+    return InputError(f"{what}: the tokenizers library gave up: {reason}" if panic else f"{what}: {reason}")

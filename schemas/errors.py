@@ -14,18 +14,32 @@ ThincError                  1  our bug, unless a subclass says otherwise
 ├── CertifyError            1  a certificate that can't be made honestly
 └── Interrupted           130  stopped by the user; the state on disk can be resumed
 
-A message says where, what was got and expected, and what to do, in one line.
+A message says where, what was got and expected, and what to do, in one line. What it quotes may come from a hostile file: line ends become
+spaces, other control characters are escaped, and the middle of a message beyond MAX_MESSAGE characters is left out.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+MAX_MESSAGE = 1500
+
+
+def one_line(text: str) -> str:
+    """`text` as a message may show it: see the module."""
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in " ".join(text.splitlines()))
 
 class ThincError(Exception):
     """Base of all expected errors; `exit_code` is what `thinc` exits with."""
 
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class UsageError(ThincError):

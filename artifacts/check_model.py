@@ -93,6 +93,8 @@ def _reader_problems(graph: Graph) -> Iterator[str]:
             matrix = name in params and params[name].role not in LOSSLESS_ROLES
             if matrix and (node.op, index) not in _MATRIX_READERS:
                 yield f"node %{node.output} {node.op}: reads the matrix @{name}, which only linear and embedding can"
+            if name in params and (node.op, index) == ("linear", 0):
+                yield f"node %{node.output} linear: multiplies the weight @{name}, only computed values can be"
             if name in consts and (node.op, index) not in _CONST_READERS:
                 yield f"node %{node.output} {node.op}: reads ${name}, constants are for the frequencies of rope"
 

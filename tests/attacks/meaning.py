@@ -123,6 +123,14 @@ matrix_is_added = _graph(
         g["nodes"][4]["inputs"].__setitem__(0, "m3"),
     )
 )
+vector_is_multiplied = _graph(
+    lambda g: (
+        g["nodes"].insert(1, {"op": "linear", "inputs": ["final_norm", "blk.0.ffn.gate"], "output": "l", "attrs": {}}),
+        g["nodes"].insert(2, {"op": "slice", "inputs": ["l"], "output": "l2", "attrs": {"stop": 72}}),
+        g["nodes"].insert(3, {"op": "add", "inputs": ["v0", "l2"], "output": "l3", "attrs": {}}),
+        g["nodes"][4]["inputs"].__setitem__(0, "l3"),
+    )
+)
 constant_is_added = _graph(
     lambda g: (
         g["consts"].append({"name": "c", "values": [1.5]}),
@@ -193,6 +201,11 @@ def _huge(**fields: int) -> Callable[[Path], None]:
     return attack
 
 
+def endless_window(folder: Path) -> None:
+    a_cache_that_fits(folder)
+    _graph(lambda g: next(n for n in g["nodes"] if n["op"] == "attention")["attrs"].update(window=1 << 31))(folder)
+
+
 huge_batch = _huge(batch=1 << 40)
 huge_block = _huge(block=1 << 45)
 many_blocks = _huge(block=1, batch=1 << 19)
@@ -209,7 +222,16 @@ ATTACKS: dict[str, tuple[Callable[[Path], Path | None], ...]] = {
         *(graph_of_another_schema, graph_is_empty, graph_without_logits, graph_without_hidden_final, graph_publishes_a_weight),
         *(graph_with_other_inputs, graph_with_unknown_op, graph_with_a_circle, graph_without_a_tensor, graph_of_other_shapes),
         *(graph_of_other_encodings, graph_without_an_embedding, embedding_is_a_vector, table_is_computed, positions_beyond_their_table),
-        *(matrix_is_added, constant_is_added, gigantic_value, empty_tokenizer, tokenizer_beyond_the_embedding, another_vocabulary),
+        *(
+            matrix_is_added,
+            vector_is_multiplied,
+            constant_is_added,
+            endless_window,
+            gigantic_value,
+            empty_tokenizer,
+            tokenizer_beyond_the_embedding,
+            another_vocabulary,
+        ),
         *(eos_beyond_the_vocabulary, bos_beyond_the_vocabulary, endless_model),
     ),
     "A-24": (

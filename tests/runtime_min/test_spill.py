@@ -12,20 +12,26 @@ import numpy as np
 import pytest
 import torch
 
+from thinlm.artifacts import open_artifact
 from thinlm.certify.checks.torch_memory import StorageMeter
 from thinlm.runtime_min.backends.torch_cpu import TorchBackend, memory
+from thinlm.runtime_min.backends.torch_cpu.linear import PackedLinear
+from thinlm.runtime_min.backends.torch_cpu.linear_mapped import MappedMatrix
 from thinlm.runtime_min.backends.torch_cpu.linear_streamed import StreamedMatrix
 from thinlm.runtime_min.backends.torch_cpu.memory import SPILLED, Spill, ordinary
 from thinlm.runtime_min.devices import open_backend
 from thinlm.runtime_min.model import Model, ModelOptions
+from thinlm.runtime_min.targets import resident_bytes
 from thinlm.schemas.graph import Graph
 from tiny import Dims, MemoryWeights, tiny_graph
+from tiny_compiled import Recipe, build
 from tiny_packed import Packed
 
 DIMS = Dims(hidden=64, ffn=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=97, windows=(0, 12))
 IDS = np.random.default_rng(0).integers(0, 97, 40)
 CASES = [  # every way in which a matrix is held: one per element type, with and without minima, two KV types
     ("bf16/1", None),
+    ("f16/1", "f16"),
     ("f32/1", "f16"),
     ("fp8-row/1", None),
     ("int2-sym-g32/1", "bf16"),
@@ -93,14 +99,30 @@ def _link(fd: str) -> str:
         return ""
 
 
-def _maps_a_file(x: torch.Tensor) -> bool:
-    """Does its memory belong to a mapped (and deleted) file?"""
+def _file_of(x: torch.Tensor) -> str:
+    """The mapped file that its memory belongs to, "" for none."""
     at = x.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high = (int(part, 16) for part in line.split()[0].split("-"))
         if low <= at < high:
-            return line.endswith("(deleted)")
-    return False
+            return " ".join(line.split()[5:])
+    return ""
+
+
+def _maps_a_file(x: torch.Tensor) -> bool:
+    """Does its memory belong to a mapped and deleted file?"""
+    return _file_of(x).endswith("(deleted)")
+
+
+def test_half_precision_pages_are_not_copied(tmp_path: Path) -> None:
+    artifact = open_artifact(build(tmp_path, Recipe(matrices="bf16/1", predicted=1 << 30)))
+    rows, cols = artifact.shape("blk.0.ffn.down")
+    linear = PackedLinear.from_slabs("bf16/1", [(rows, cols)], [artifact.slabs("blk.0.ffn.down")], Spill(tmp_path))
+    assert isinstance(linear._matrix, MappedMatrix)
+    assert {Path(_file_of(values)).name for _, _, values in linear._matrix._parts} == {"00000.safetensors"}
+    assert linear.nbytes == resident_bytes("bf16/1", rows, cols)
+    del artifact
+    np.testing.assert_array_equal(linear.rows(torch.arange(4)).numpy(), open_artifact(tmp_path / "tiny.thin").block("blk.0.ffn.down", slice(0, 4)))
 
 
 def test_a_dead_tensor_gives_its_space_back(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ....artifacts.formats import get_format
+from ....artifacts.formats import Format, get_format
 from ....schemas.encoding import Slab
 from ....schemas.errors import InputError
-from ...targets import int_codes
+from ...targets import int_codes, stored_type
 from .linear_int import IntMatrix
+from .linear_mapped import MAPPED, MappedMatrix
 from .linear_stored import StoredMatrix
-from .memory import Zeros, ordinary
+from .memory import Spill, Zeros, ordinary
 
 
 class _Matrix(Protocol):
@@ -54,7 +55,7 @@ class PackedLinear:
         if any(shape[1] != cols for shape in shapes):
             raise InputError(f"matrices {list(shapes)} read one input, so they must have the same number of columns")
         codes = int_codes(fmt)
-        matrix = StoredMatrix(fmt, rows, cols, zeros) if codes is None else IntMatrix(fmt, codes, rows, cols, zeros)
+        matrix = IntMatrix(fmt, codes, rows, cols, zeros) if codes is not None else _stored(fmt, rows, cols, zeros)
         first = 0
         for shape, parts in zip(shapes, slabs, strict=True):
             covered = 0
@@ -80,6 +81,11 @@ class PackedLinear:
     def rows(self, ids: Tensor) -> Tensor:
         """Decoded rows, bit-equal to the format's decoding: ids i64[n] -> f32[n, cols]."""
         return self._matrix.rows(ids)
+
+
+def _stored(fmt: Format, rows: int, cols: int, zeros: Zeros) -> StoredMatrix:
+    """What is spilled needs no copy where the slabs lie in a file already."""
+    return MappedMatrix(fmt, rows, cols) if isinstance(zeros, Spill) and stored_type(fmt) in MAPPED else StoredMatrix(fmt, rows, cols, zeros)
 
 
 def _check_place(slab: Slab, shape: tuple[int, int]) -> None:

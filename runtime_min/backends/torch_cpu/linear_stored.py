@@ -21,7 +21,7 @@ class StoredMatrix:
     """Weights [rows, cols] of a format without integer codes."""
 
     def __init__(self, fmt: Format, rows: int, cols: int, zeros: Zeros = ordinary) -> None:
-        self._format, self._zeros = fmt, zeros
+        self._format, self._zeros, self._shape = fmt, zeros, (rows, cols)
         self._values = zeros((rows, cols), TYPES[stored_type(fmt)])
         self._scales: dict[tuple[int, int], Tensor] = {}  # per range of columns f32[rows, 1]
 
@@ -43,8 +43,8 @@ class StoredMatrix:
 
     def multiply(self, x: Tensor) -> Tensor:
         """f32[M, cols] -> f32[M, rows]."""
-        rows, cols = self._values.shape
-        step = rows if self._values.dtype == torch.float32 else max(1, SCRATCH // (4 * cols))
+        rows, cols = self._shape
+        step = rows if stored_type(self._format) == "f32" else max(1, SCRATCH // (4 * cols))
         parts = [product(x, self._decode(slice(r, r + step))) for r in range(0, rows, step)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

@@ -13,31 +13,32 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that tests share
 
+from . import artifacts, inputs, tokens
 from .campaign import Campaign, outcome
-from .targets import table
+
+TARGETS = {**artifacts.TARGETS, **inputs.TARGETS, **tokens.TARGETS}
 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
-    targets = table()
     p = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     p.add_argument("--minutes", type=float, default=30.0, help="in all")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--target", action="append", choices=sorted(targets), help="may be repeated; default: all")
+    p.add_argument("--target", action="append", choices=sorted(TARGETS), help="may be repeated; default: all")
     p.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
     p.add_argument("--replay", type=Path, help="a finding's file")
     p.add_argument("--list", action="store_true")
     a = p.parse_args(arguments)
     if a.list:
-        tell("\n".join(targets))
+        tell("\n".join(TARGETS))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         if a.replay:
             return _replay(a.replay, Path(folder))
-        names = a.target or list(targets)
+        names = a.target or list(TARGETS)
         found, cases, start = 0, 0, time.monotonic()
         for name in names:
-            one = Campaign(name, targets[name], a.seed, Path(folder) / name, a.findings)
+            one = Campaign(name, TARGETS[name], a.seed, Path(folder) / name, a.findings)
             one.run(a.minutes * 60 / len(names))
             tell(f"{name:12} {one.number:8} cases {len(one.found):3} findings", *map(str, one.found))
             found, cases = found + len(one.found), cases + one.number
@@ -52,7 +53,7 @@ def tell(*words: str) -> None:
 
 
 def _replay(path: Path, folder: Path) -> int:
-    target = table()[path.name.partition("-")[0]]
+    target = TARGETS[path.name.partition("-")[0]]
     target.start(folder)
     why = outcome(target, folder, path.read_bytes())
     tell(why or "nothing is wrong with it")

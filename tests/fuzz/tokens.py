@@ -167,11 +167,9 @@ def _read_template(work: Path, case: bytes) -> object:
     return ChatTemplate.from_files(files, {"bos_token": "<s>"}).render([{"role": "user", "content": "hi"}])
 
 
-def table() -> dict[str, Target]:
-    """Targets by name."""
-    return {
-        "tokenizer": Target(start=_seeds, make=_case, read=_read),
-        "regex": Target(start=lambda work: [b"a"], make=_regex_case, read=_read_regex),
-        "special": Target(start=_beside, make=of_both, read=_read_beside),
-        "template": Target(start=lambda work: [b""], make=_template_case, read=_read_template),
-    }
+TARGETS: dict[str, Target] = {
+    "tokenizer": Target(start=_seeds, make=_case, read=_read),
+    "regex": Target(start=lambda work: [b"a"], make=_regex_case, read=_read_regex),
+    "special": Target(start=_beside, make=of_both, read=_read_beside),
+    "template": Target(start=lambda work: [b""], make=_template_case, read=_read_template),
+}

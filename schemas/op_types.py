@@ -143,7 +143,8 @@ def attention(ts: Sequence[Type], attrs: Attrs) -> Type:
         need(extra.shape == (q[2],), f"sinks and slopes are one per query head, not {text(extra.shape)}")
     need(min(_int(attrs["window"]), _int(attrs["cache"])) >= 0, "window and cache must be >= 0")
     need(_int(attrs["window"]) < 1 << 31, f"window {attrs['window']} reaches beyond any position, which is an i32")
-    need(_fixed(k[3], "head dim") >= 1 and _fixed(v[3], "value dim") >= 1, "heads without dims")
+    _fixed(k[3], "key dim")
+    _fixed(v[3], "value dim")
     need(_float(attrs["softcap"]) >= 0, f"softcap {attrs['softcap']} must be >= 0")
     return Type("f32", (*q[:3], v[3]))
 

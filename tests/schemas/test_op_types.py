@@ -48,6 +48,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("attention", (*HEADS, ("w", 2)), ATTENTION, "sinks and slopes are one per query head, not [2]"),
     ("attention", (*HEADS, "", ("w", 4, 1)), ATTENTION, "sinks and slopes are one per query head, not [4, 1]"),
     ("attention", HEADS, {**ATTENTION, "window": -1}, "window and cache must be >= 0"),
+    ("attention", HEADS, {**ATTENTION, "window": 1 << 31}, "window 2147483648 reaches beyond any position, which is an i32"),
     ("attention", HEADS, {**ATTENTION, "cache": -1}, "window and cache must be >= 0"),
     ("attention", HEADS, {**ATTENTION, "softcap": -1.0}, "softcap -1.0 must be >= 0"),
     ("reshape", ((4,),), {"shape": ("B", "T", 3)}, "[B, T, 4] can't become [B, T, 3]"),

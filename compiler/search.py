@@ -31,7 +31,7 @@ MIN_WINDOW = 32
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The choice, the scores and statistics behind it (None where nothing had to be searched), the digest of the calibration text."""
+    """The choice, the scores and statistics behind it (None where nothing had to be searched), the digest of the calibration text that was read."""
 
     choice: Choice
     table: ScoreTable
@@ -62,7 +62,7 @@ def search(prepared: Prepared, how: How, progress: Progress) -> Search:
         table = measure(prepared.graph, prepared.source, stats, prepared.costs, Scoring(workers=how.workers, work=how.work, progress=_shares(tick)))
     with progress.stage("allocate"):
         choice = choose(prepared, table)
-    return Search(choice, table, stats, documents_digest(how.documents))
+    return Search(choice, table, stats, "" if how.recorded else documents_digest(how.documents))
 
 
 def as_stored(prepared: Prepared) -> Choice | None:

@@ -15,7 +15,7 @@ from ..schemas.canonical import parse_canonical
 from ..schemas.errors import ArtifactError, InputError
 from ..schemas.graph import LOSSLESS_ROLES, Graph, Param, Type
 from ..schemas.kv import kv_bytes, kv_slots
-from ..schemas.manifest import Manifest
+from ..schemas.manifest import Manifest, ModelInfo
 from ..schemas.plan import Plan, decode_plan
 from ..schemas.text import from_json
 from ..schemas.verify import infer, verify
@@ -62,11 +62,16 @@ def _graph_problems(graph: Graph, manifest: Manifest) -> Iterator[str]:
     for name in sorted(stored.keys() | declared.keys()):
         if stored.get(name) != declared.get(name):
             yield f"tensor {name!r} is {declared.get(name, 'not there')}, in the manifest {stored.get(name, 'not there')}"
+    yield from graph_problems(graph, manifest.model)
+
+
+def graph_problems(graph: Graph, model: ModelInfo) -> Iterator[str]:
+    """What A-23 asks of a verified graph beyond the IR's rules, and of what is said about the model."""
     types, _ = infer(graph)
     yield from _value_problems(graph, types)
     yield from _reader_problems(graph)
-    yield from _table_problems(graph, manifest)
-    yield from _model_problems(graph, types, manifest)
+    yield from _table_problems(graph, model)
+    yield from _model_problems(graph, types, model)
 
 
 def _value_problems(graph: Graph, types: Mapping[str, Type]) -> Iterator[str]:
@@ -99,7 +104,7 @@ def _reader_problems(graph: Graph) -> Iterator[str]:
                 yield f"node %{node.output} {node.op}: reads ${name}, constants are for the frequencies of rope"
 
 
-def _table_problems(graph: Graph, manifest: Manifest) -> Iterator[str]:
+def _table_problems(graph: Graph, model: ModelInfo) -> Iterator[str]:
     """Every id, and every position, has a row in the table that it is looked up in."""
     params: dict[str, Param] = graph.param_table()
     rows = {p.shape[0] for p in graph.params if p.role == "embed"}
@@ -114,12 +119,12 @@ def _table_problems(graph: Graph, manifest: Manifest) -> Iterator[str]:
             yield f"node %{node.output} embedding: %{name} is computed, the table must be a param"
         elif ids == "ids" and table.role != "embed":
             yield f"node %{node.output} embedding: the table @{name} has role {table.role}, expected embed"
-        elif ids == "positions" and table.shape[0] < manifest.model.context:
-            yield f"node %{node.output} embedding: {table.shape[0]} rows for {manifest.model.context} positions"
+        elif ids == "positions" and table.shape[0] < model.context:
+            yield f"node %{node.output} embedding: {table.shape[0]} rows for {model.context} positions"
 
 
-def _model_problems(graph: Graph, types: Mapping[str, Type], manifest: Manifest) -> Iterator[str]:
-    model, vocab = manifest.model, types[dict(graph.outputs)["logits"]].shape[2]
+def _model_problems(graph: Graph, types: Mapping[str, Type], model: ModelInfo) -> Iterator[str]:
+    vocab = types[dict(graph.outputs)["logits"]].shape[2]
     rows = next(p.shape[0] for p in graph.params if p.role == "embed")
     if model.vocab_size != vocab:
         yield f"logits of {vocab} ids, manifest.json says {model.vocab_size}"

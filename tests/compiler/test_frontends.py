@@ -13,10 +13,12 @@ import pytest
 
 import checkpoints
 from checkpoints import CASES, GREEDY, LONG
+from thinlm.artifacts.check_model import graph_problems
 from thinlm.compiler.frontends import ADAPTERS, ModelInfo, SourceCheckpoint, open_checkpoint
 from thinlm.compiler.frontends.config_reader import IGNORED, ConfigReader
 from thinlm.compiler.frontends.rope import SCALINGS, rope_defaults, rope_of
 from thinlm.runtime_min.interp import evaluate
+from thinlm.schemas import manifest
 from thinlm.schemas.errors import FrontendError
 from thinlm.schemas.graph import Graph
 from thinlm.schemas.verify import verify
@@ -47,6 +49,23 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def relative(got: np.ndarray, want: np.ndarray) -> float:
     assert got.shape == want.shape
     return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+def test_the_graph_may_be_shipped(opened: Opened) -> None:
+    """It keeps A-23 (artifacts/SPEC.md), so an artifact of it can be opened."""
+    info = opened.info
+    facts = manifest.ModelInfo(
+        family=info.family,
+        architecture=info.architecture,
+        layers=1,
+        parameters=1,
+        vocab_size=info.vocab_size,
+        tokenizer_vocab=info.vocab_size,
+        context=info.context_length,
+        eos_ids=(),
+        bos_id=None,
+    )
+    assert list(graph_problems(opened.graph, facts)) == []
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

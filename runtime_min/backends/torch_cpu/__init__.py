@@ -27,6 +27,7 @@ except ModuleNotFoundError as e:
 
 from . import ops
 from .linear import PackedLinear
+from .linear_stored import product
 from .linear_streamed import StreamedMatrix
 from .memory import Spill, Zeros, ordinary
 
@@ -125,14 +126,14 @@ class TorchBackend:
 
 
 class _Dense:
-    """Float32 matrices [out, in] that read one input."""
+    """Float32 matrices [out, in] that read one input; their product has the same bits under any number of threads."""
 
     def __init__(self, matrices: list[Tensor]) -> None:
         self._splits = [m.shape[0] for m in matrices]
         self._matrix = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
 
     def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        y = torch.nn.functional.linear(x, self._matrix)
+        y = product(x.reshape(-1, x.shape[-1]), self._matrix).view(*x.shape[:-1], -1)
         return y if len(self._splits) == 1 else y.split(self._splits, -1)
 
     def rows(self, ids: Tensor) -> Tensor:

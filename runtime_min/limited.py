@@ -19,6 +19,7 @@ from ..schemas.errors import InputError, ThincError
 
 T = TypeVar("T")
 
+_LIBC = ctypes.CDLL(None)
 CLONE_FILES = 0x400  # of unshare(2); Python has a name for it from 3.12 on
 STEP = 0.1  # seconds between two looks at the clock
 PATIENCE = 20.0  # wall time may be this many times the limit, for a busy machine
@@ -52,7 +53,7 @@ class _Call(Generic[T]):
 
 def _quiet_thread() -> None:
     """Give this thread its own table of files, and no standard error in it."""
-    if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:
+    if _LIBC.unshare(CLONE_FILES) == 0:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(null, 2)
         os.close(null)

@@ -124,14 +124,18 @@ def _backend(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
     backend, _ = limited(lambda: tokenizers.Tokenizer.from_buffer(checked), LOADING, "tokenizer.json")
     backend.no_padding()
     backend.no_truncation()
-    vocab = backend.get_vocab(with_added_tokens=False)
-    if len(set(vocab.values())) != len(vocab):
-        raise InputError("tokenizer.json: two tokens of its vocabulary have one id, so ids have no certain text")
     return backend
 
 
 def _highest_id(backend: tokenizers.Tokenizer) -> int:
-    highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    """The highest id, -1 for no tokens; InputError when it is too high, or when two tokens of the vocabulary have one id."""
+    ids = list(backend.get_vocab(with_added_tokens=True).values())
+    if len(set(ids)) != len(ids):  # an added token may take the id of another: it comes first
+        ids = list(backend.get_vocab(with_added_tokens=False).values())
+        if len(set(ids)) != len(ids):
+            raise InputError("tokenizer.json: two tokens of its vocabulary have one id, so ids have no certain text")
+        ids += backend.get_added_tokens_decoder()
+    highest = max(ids, default=-1)
     if highest >= MAX_ID:
         raise InputError(f"tokenizer.json: id {highest}, at most {MAX_ID - 1} are used")
     return highest

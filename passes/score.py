@@ -30,7 +30,7 @@ from .calibrate.stats import InputMoments, Stats, TableMoments
 from .costs import pages_of
 from .round import encode_slab
 
-SAMPLE = 1 << 21  # weights of one tensor that are rounded per format
+SAMPLE = 1 << 20  # weights of one tensor that are rounded per format
 UNSEEN = 0.5  # count given to every row of a table, so that rows which calibration never read count
 DIGITS = 6
 

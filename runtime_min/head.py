@@ -5,7 +5,7 @@ than anything in the body, so the head is run over pieces of positions. A graph 
 anything else of the body, has an empty head: its logits are made whole and handed out in pieces all the same.
 
 Pieces are whole tiles of the CPU's products: such a piece has the bits of the product of all positions (tested), a last piece of other size
-may differ from it in the last bits. Measured for 512 positions on one core, 31M llama: pieces of 16 cost 0.10 s more than the whole
+may differ from it in the last bits. Measured for 512 positions on one core, a 31M model: pieces of 16 cost 0.10 s more than the whole
 product's 0.07 s, of 64 0.02 s more; the planned peak grows by 0.3 % with 16, 3.9 % with 64.
 """
 

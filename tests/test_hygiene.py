@@ -13,6 +13,7 @@ import pytest
 from source import FLOORS, ROOT, Source, source, sources
 
 CLI = "compiler/cli.py"
+PANICS = "runtime_min/limited.py"  # hands on whatever a call in its thread raises, a native library's panic included
 # Where text is shipped data rather than ours.
 DATA = ("certify/data/", "examples/pico/", "tests/archive/", "tests/golden/")
 TEXTS = (".py", ".sh", ".md", ".cfg", ".toml", ".json", ".txt")
@@ -76,7 +77,8 @@ def test_no_machine_paths() -> None:
 
 
 def test_source_rules() -> None:
-    assert [problem for file in sources() if file.name != CLI for problem in problems(file)] == []
+    found = [problem for file in sources() if file.name != CLI for problem in problems(file)]
+    assert [problem for problem in found if not problem.startswith(f"{PANICS}:") or "catches everything" not in problem] == []
 
 
 @pytest.mark.parametrize(

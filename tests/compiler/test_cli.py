@@ -243,10 +243,10 @@ def test_doctor(cli) -> None:
 
 
 FLAGS = {
-    "compile": "allow-uncertified batch budget calibration context force json max-artifact no-certify output recipe resume save-stats stats target "
-    "weights-budget",
+    "compile": "allow-uncertified batch budget calibration context force json max-artifact max-ram no-certify output recipe resume save-stats stats "
+    "target weights-budget",
     "plan": "batch budget context json max-artifact recipe stats target weights-budget",
-    "certify": "device json recipe source",
+    "certify": "device json max-ram recipe source",
     "gate": "device json recipe",
     "verify": "json threads",
     "inspect": "graph json",

@@ -28,6 +28,7 @@ from ..schemas.texts import Document
 from .claims import source_info
 from .prepare import Prepared
 from .progress import Progress, Tick
+from .room import give_back
 
 PROMPT_TIME = datetime(2025, 1, 1)  # what templates that tell the date are told, so that a certificate does not depend on its day
 
@@ -78,12 +79,15 @@ def _text(document: Document, tokenizer: Tokenizer) -> Text:
     return Text(document.id, document.domain, document.sha256, np.asarray(tokenizer.encode(document.text), np.int32))
 
 
+def require_prompts(tokenizer: Tokenizer, files: dict[str, bytes]) -> None:
+    """InputError, before the work and not after it, when a prompt of the certificate can't be told to the model."""
+    for _ in _prompts(tokenizer, files):
+        pass
+
+
 def _prompts(tokenizer: Tokenizer, files: dict[str, bytes]) -> Iterable[Text]:
     """The shipped prompts as ids; chat prompts through the model's own template, as plain text where it has none."""
-    try:
-        template = ChatTemplate.from_files(files, tokenizer.special)
-    except InputError:
-        template = None
+    template = ChatTemplate.find(files, tokenizer.special)
     for p in load_prompts():
         if p.kind == "chat" and template is not None:
             system = [{"role": "system", "content": p.system}] if p.system else []
@@ -94,13 +98,15 @@ def _prompts(tokenizer: Tokenizer, files: dict[str, bytes]) -> Iterable[Text]:
 
 
 def _stages(tick: Tick):
-    """Progress of the five stages of `certify`, each one unit."""
+    """Progress of the five stages of `certify`, each one unit; what a stage has freed is given back to the system."""
     done: dict[str, float] = {}
 
     def report(stage: str, count: int, total: int) -> None:
         share = count / max(1, total)
         tick(share - done.get(stage, 0.0))
         done[stage] = share
+        if count >= total:
+            give_back()
 
     return report
 

@@ -41,7 +41,7 @@ from ..schemas.recipe import Recipe
 from ..schemas.scores import encode_scores
 from ..schemas.text import to_json
 from ..schemas.texts import Document, documents_digest
-from .certification import CertifyOptions, certify_artifact
+from .certification import CertifyOptions, certify_artifact, require_prompts
 from .claims import claims_of, key_of, model_facts, provenance_of
 from .ingredients import toolchain
 from .prepare import Prepared, prepare
@@ -115,6 +115,8 @@ def _compile(job: Job, prepared: Prepared, room: Room, progress: Progress) -> Ou
     tokenizer = Tokenizer.from_files(_with_config(prepared))
     calibration = _documents(job)
     require_disjoint(calibration, load_documents("certification"))
+    if job.certify:
+        require_prompts(tokenizer, _with_config(prepared))
     with progress.stage("hash source"):
         prepared.source.digest()
     how = How(tokenizer=tokenizer, documents=calibration, recorded=job.stats, record=job.save_stats, work=work, workers=room.workers)

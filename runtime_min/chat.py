@@ -53,10 +53,16 @@ class ChatTemplate:
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], special: Mapping[str, str]) -> ChatTemplate:
         """The templates among a model's tokenizer files (tokenizer.FILES). Raises InputError when there are none."""
-        found = _templates(files)
-        if not found:
+        found = cls.find(files, special)
+        if found is None:
             raise InputError("the model has no chat template, so it is no chat model: give it text to continue with `thinc run`")
-        return cls(MappingProxyType(found), special)
+        return found
+
+    @classmethod
+    def find(cls, files: Mapping[str, bytes], special: Mapping[str, str]) -> ChatTemplate | None:
+        """As from_files, but None when there are none; malformed ones are still refused."""
+        found = _templates(files)
+        return cls(MappingProxyType(found), special) if found else None
 
     def render(
         self,

@@ -103,6 +103,14 @@ def test_a_hostile_template(name: str) -> None:
     assert time.monotonic() - start < 6 * SECONDS  # wall time: the processor time is limited by the worker itself
 
 
+@pytest.mark.parametrize("content", [b"\xff", *(tokens.TEMPLATES[name].encode() for name in ("an endless loop", "malformed", "include"))])
+def test_a_hostile_template_ends_a_compile_before_the_work(
+    content: bytes, bad: Callable[[Attack], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = bad(folder.put("chat_template.jinja", content))
+    refused(["compile", str(path), "-o", str(tmp_path / "a.thin")], "chat", tmp_path, capfd)
+
+
 @pytest.mark.parametrize("name", WORST)
 def test_what_the_worst_cost(name: str, bad: Callable[[Attack], Path]) -> None:
     """Processor time and memory of a process of its own, which shows one line or none."""

@@ -23,6 +23,7 @@ from thinlm.certify import CertifyInputs, Sample, Text, certify
 from thinlm.certify.data import load_documents, load_prompts
 from thinlm.compiler.claims import claims_of, model_facts, provenance_of, source_info
 from thinlm.compiler.prepare import Prepared, prepare
+from thinlm.compiler.room import give_back
 from thinlm.passes.costs import stored_tensor
 from thinlm.passes.relayout import orders_of
 from thinlm.passes.round import encode_slab
@@ -145,7 +146,13 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     )
     stages = {"structure": "backend", "backend": "memory", "memory": "text", "text": "greedy", "greedy": "end"}
     watch.enter("honest, structure")
-    certificate = certify(candidate, reference, inputs, lambda stage, done, total: watch.enter(stages[stage]) if done == total else None)
+
+    def finished(stage: str, done: int, total: int) -> None:
+        if done == total:
+            give_back()
+            watch.enter(stages[stage])
+
+    certificate = certify(candidate, reference, inputs, finished)
     watch.enter("")
     checks = [c for gate in certificate.predicate.gates for c in gate.checks]
     return {

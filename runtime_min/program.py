@@ -7,7 +7,7 @@ positions. A closed program runs no more (UsageError).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -125,6 +125,15 @@ class Program:
         for s in self._head:
             self._step(s, values, s.fn(*(values[i] for i in s.ins)))
         return values[self._logits]
+
+    def logits(self, hidden: Array, piece: int) -> Iterator[np.ndarray]:
+        """Logits of the body's result, `piece` positions at a time: float32 [P, V], which may be the backend's own memory."""
+        for at in range(0, hidden.shape[1], piece):
+            yield self.read(self.head(hidden[:, at : at + piece]))
+
+    def read(self, x: Array) -> np.ndarray:
+        """The backend's [1, T, ...] as numpy float32 [T, ...]."""
+        return self.backend.read(x)[0]
 
     def close(self) -> None:
         """Let go of the weights."""

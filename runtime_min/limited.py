@@ -75,6 +75,14 @@ def limited(call: Callable[[], T], seconds: float, what: str) -> tuple[T, float]
     return job.result[0]
 
 
+def guarded(call: Callable[[], T], what: str) -> T:
+    """call() in this thread, without a limit; what its library objects to and its panics as InputErrors."""
+    try:
+        return call()
+    except BaseException as error:
+        raise as_input_error(error, what) from error
+
+
 def as_input_error(error: BaseException, what: str) -> BaseException:
     """A panic of the library, or whatever else it objects to, as InputError; what has nothing to do with the input as it is."""
     if isinstance(error, ThincError | MemoryError | KeyboardInterrupt | SystemExit):

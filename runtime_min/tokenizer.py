@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schemas.errors import InputError
-from .limited import as_input_error, limited
+from .limited import guarded, limited
 from .tokenizer_check import check_added, checked_json, require_modest
 
 if TYPE_CHECKING:
@@ -92,10 +92,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; ids outside the vocabulary have none, bytes that make no character come out as U+FFFD."""
         known = [int(i) for i in ids if 0 <= i < self.vocab_size]
-        try:
-            return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
-        except BaseException as error:
-            raise as_input_error(error, "tokenizer.json") from error
+        return guarded(lambda: self.backend.decode(known, skip_special_tokens=skip_special_tokens), "tokenizer.json")
 
     def shows(self, token: int) -> bool:
         """Whether an id can add to decoded text: neither special nor outside the vocabulary."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..schemas.canonical import canonical_bytes
+from ..schemas.canonical import NOT_JSON, canonical_bytes
 from .disk import write_durable
 
 
@@ -46,7 +46,7 @@ class Journal:
         for line in lines[1:-1]:  # the last piece is empty, or torn
             try:
                 entry = msgspec.json.decode(line, type=_Done)
-            except msgspec.DecodeError:
+            except NOT_JSON:
                 return done
             done[entry.kind] = [bytes.fromhex(digest) for digest in entry.sha256]
         return done

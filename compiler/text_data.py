@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from ..artifacts.foreign import read_small, resolve_inside
+from ..schemas.canonical import NOT_JSON
 from ..schemas.errors import InputError
 from ..schemas.texts import NEAR, Document, overlaps
 
@@ -106,7 +107,7 @@ def _rows(name: str, text: str) -> Iterator[tuple[str, _Row]]:
         if line.strip():
             try:
                 yield f"{name}:{number}", msgspec.json.decode(line, type=_Row)
-            except msgspec.DecodeError as error:
+            except NOT_JSON as error:
                 raise InputError(f'{name}: line {number}: {error}; expected an object like {{"text": "..."}}') from error
 
 

@@ -19,6 +19,7 @@ from .errors import InputError
 
 T = TypeVar("T")
 
+NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)  # what msgspec.json.decode raises for bytes that are none
 MAX_DEPTH = 64
 MAX_BYTES = 64 << 20
 
@@ -40,7 +41,7 @@ def parse_canonical(data: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> A
         raise InputError(f"{where}: {len(data)} bytes, at most {max_bytes} are read")
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         raise InputError(f"{where}: not JSON: {e}") from e
     _check_depth(value, where)
     if canonical_bytes(value) != data:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from .canonical import canonical_bytes
+from .canonical import NOT_JSON, canonical_bytes
 from .errors import InputError
 from .kv import KVSlot
 
@@ -133,5 +133,5 @@ def decode_plan(raw: bytes) -> Plan:
     """The plan in plan.json; InputError when it is none."""
     try:
         return msgspec.json.decode(raw, type=Plan)
-    except msgspec.DecodeError as e:
+    except NOT_JSON as e:
         raise InputError(f"plan.json: {e}") from e

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from .canonical import canonical_bytes
+from .canonical import NOT_JSON, canonical_bytes
 from .errors import UsageError
 from .plan import GroupPlan
 
@@ -74,5 +74,5 @@ def decode_scores(raw: bytes, where: str = "scores") -> ScoreTable:
     """The table in `raw`; UsageError that begins with `where` when it is none."""
     try:
         return msgspec.json.decode(raw, type=ScoreTable)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         raise UsageError(f"{where}: {e}") from e

@@ -67,10 +67,10 @@ def list_folder(path: Path) -> ModelFolder:
 
 
 def _blobs(real: Path) -> tuple[Path, ...]:
-    """The blobs of the hub cache that a folder is a snapshot of. A `blobs` that is itself a link could lead anywhere."""
+    """The blobs of the hub cache that a folder is a snapshot of. A `blobs` that is itself a link is no way out: a root is where files really lie."""
     above = next((parent for parent in real.parents if parent.name == SNAPSHOTS), None)
     blobs = above.with_name(BLOBS) if above else None
-    return (blobs,) if blobs and blobs.is_dir() and not blobs.is_symlink() else ()
+    return (blobs,) if blobs and blobs.is_dir() else ()
 
 
 def _folded(name: str) -> str:

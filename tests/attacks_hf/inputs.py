@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,13 +74,19 @@ def _pickled() -> bytes:
 
 
 def _overlapping() -> bytes:
-    """Every entry of the directory tells of the same megabyte."""
-    raw = _archive({"a" * 30 + str(n): _npy("(131072,)", bytes(1 << 20)) if n == 0 else b"" for n in range(9)})
-    end = raw.rindex(b"PK\5\6")
-    start = int.from_bytes(raw[end + 16 : end + 20], "little")
-    entry = raw[start : raw.index(b"PK\1\2", start + 4)]
-    table = entry * 4000
-    return raw[:start] + table + raw[end : end + 8] + (4000).to_bytes(2, "little") * 2 + len(table).to_bytes(4, "little") + raw[end + 16 :]
+    """Members that lie inside each other: 150 arrays of 4 MiB in a file of 4 MiB, every header and CRC in order."""
+    data, entries, count = bytes(4 << 20), [], 150
+    for n in range(count):
+        array = _npy(f"({len(data)},)", data, "|u1")
+        name = f"{n}.npy".encode()
+        same = struct.pack("<5H3I2H", 20, 0, 0, 0, 33, zlib.crc32(array), len(array), len(array), len(name), 0)
+        entries.append((name, same, len(array)))
+        data = b"PK\3\4" + same + name + array
+    table = b""
+    for name, same, size in reversed(entries):
+        at = len(data) - size - len(name) - 30
+        table += b"PK\1\2" + struct.pack("<H", 20) + same + struct.pack("<3H2I", 0, 0, 0, 0, at) + name
+    return data + table + b"PK\5\6" + struct.pack("<4H2IH", 0, 0, count, count, len(table), len(data), 0)
 
 
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True))
@@ -120,6 +128,7 @@ TEXTS: dict[str, Made] = {
     "16 million lines": _file("t.jsonl", b"1\n" * 8_000_000),
     "a million documents": _file("t.jsonl", b'{"text":"a"}\n' * 1_000_000),
     "deep JSON": _file("t.jsonl", b'{"text":' + deep(100_000).encode() + b"}"),
+    "deep JSON under a key of no interest": _file("t.jsonl", b'{"more":' + deep(100_000).encode() + b',"text":"a"}'),
     "a lone surrogate": _file("t.jsonl", b'{"text":"\\ud800"}'),
 }
 STATS: dict[str, Made] = {
@@ -150,6 +159,7 @@ SCORES: dict[str, Made] = {
     "100 GB of holes": _file("s.json", b"{", HUGE),
     "not JSON": _file("s.json", b"\xff"),
     "nested deep": _file("s.json", b'{"groups":' + deep(100_000).encode()),
+    "nested deep in a list": _file("s.json", b'{"groups":[{"params":[' + deep(100_000).encode()),
     "other fields": _file("s.json", b'{"scored":true}'),
     "endless numbers": _file("s.json", json.dumps({"scored": True, "stats": "", "logical_parameters": 10**30, "groups": []})),
     "of nothing": _file("s.json", json.dumps({"scored": True, "stats": "", "logical_parameters": 1, "groups": []})),

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from ..schemas.errors import InputError, ThincError
 
@@ -71,7 +71,7 @@ def limited(call: Callable[[], T], seconds: float, what: str) -> tuple[T, float]
             raise InputError(f"{what}: more than {seconds:.1f} s of processor time")
         thread.join(STEP)
     if job.error is not None:
-        raise as_input_error(job.error, what) from job.error
+        _raise(job.error, what)
     return job.result[0]
 
 
@@ -79,14 +79,14 @@ def guarded(call: Callable[[], T], what: str) -> T:
     """call() in this thread, without a limit; what its library objects to and its panics as InputErrors."""
     try:
         return call()
-    except BaseException as error:
-        raise as_input_error(error, what) from error
+    except BaseException as error:  # noqa: BLE001 - handed on, panics included
+        _raise(error, what)
 
 
-def as_input_error(error: BaseException, what: str) -> BaseException:
+def _raise(error: BaseException, what: str) -> NoReturn:
     """A panic of the library, or whatever else it objects to, as InputError; what has nothing to do with the input as it is."""
     if isinstance(error, ThincError | MemoryError | KeyboardInterrupt | SystemExit):
-        return error
+        raise error
     reason = (str(error).splitlines() or ["no reason given"])[0][:300]
     panic = type(error).__name__ == "PanicException"
-    return InputError(f"{what}: the tokenizers library gave up: {reason}" if panic else f"{what}: {reason}")
+    raise InputError(f"{what}: the tokenizers library gave up: {reason}" if panic else f"{what}: {reason}") from error

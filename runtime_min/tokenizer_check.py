@@ -1,7 +1,7 @@
 """What a stranger's tokenizer.json may ask of the `tokenizers` library, checked on its JSON before the library sees it.
 
 In: the bytes of tokenizer.json. Out: bytes for the library, built from the parts that were checked (so both read the same of repeated keys).
-1. Size: MAX_BYTES, MAX_VALUES JSON values, MAX_PART bytes for everything but vocabulary, merges and added tokens.
+1. Size: MAX_BYTES, MAX_VALUES JSON values, MAX_ENTRIES of vocabulary and merges, MAX_PART bytes for everything else but added tokens.
 2. Steps: the known kinds only (STEPS), MAX_STEPS of them; each says by how much it can lengthen a text, and the product is at most GROWTH.
    A step that replaces nothing (the empty text), or a table of replacements that does not hold together, is refused: the library panics.
 3. Regular expressions keep tokenizer_regex.py; in a normaliser, which runs while the library loads the added tokens, there are at most
@@ -34,7 +34,7 @@ MAX_PRECOMPILED = 1 << 20
 LONGEST = 64  # bytes of one entry of a Precompiled table; NFKC's longest has 33
 _NAME = "tokenizer.json"
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-_FREE = ("vocab", "merges")  # of the model: as large as the file
+MAX_ENTRIES = {"vocab": 1 << 19, "merges": 600_000}  # published: 262,144 and 515,000; each takes up to 1 KiB of memory while it loads
 _RANDOM = ("dropout", "alpha", "nbest_size")
 
 Step = dict[str, Any]
@@ -104,11 +104,20 @@ def _part(name: str, raw: msgspec.Raw) -> Any:
 
 def _model(model: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     for key, value in model.items():
-        if key not in _FREE and len(bytes(value)) > MAX_TEXT:
+        if key in MAX_ENTRIES:
+            if (entries := _entries(bytes(value))) > MAX_ENTRIES[key]:
+                _refuse(f"model.{key}", f"{entries} entries, at most {MAX_ENTRIES[key]} are read")
+        elif len(bytes(value)) > MAX_TEXT:
             _refuse(f"model.{key[:40]!r}", f"longer than {MAX_TEXT} bytes")
         if key in _RANDOM and bytes(value) not in (b"null", b"0", b"0.0"):
             _refuse(f"model.{key}", "is set: the ids of a text would be drawn at random")
     return model
+
+
+def _entries(raw: bytes) -> int:
+    """Of an object, a list, or a list of lists; a few more when texts hold commas or brackets."""
+    lists = raw.count(b"[") - 1
+    return lists if lists > 0 and raw[:1] == b"[" else raw.count(b",") + 1
 
 
 def _steps(value: Any, where: str, depth: int = 0) -> Iterator[tuple[Step, str]]:

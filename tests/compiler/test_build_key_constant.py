@@ -48,11 +48,13 @@ def _extra(folder: Path) -> Path:
 
 
 def _linked(folder: Path) -> Path:
-    """As in a hub cache: every file is a link."""
-    snapshot = folder.with_name("snapshot")
-    snapshot.mkdir()
-    for path in folder.iterdir():
-        (snapshot / path.name).symlink_to(path)
+    """As in a hub cache: every file is a link to one that is named by its content."""
+    snapshot, blobs = folder.with_name("snapshots") / "main", folder.with_name("blobs")
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / f"blob{number}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob{number}")
     return snapshot
 
 

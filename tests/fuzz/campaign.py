@@ -61,11 +61,12 @@ class Campaign:
         try:
             seeds = self.target.start(self.work)
             Path("/proc/self/clear_refs").write_text("5")  # the peak of memory from here on
+            before = peak()  # a child shares its parent's pages
             for number in range(self.number, 1 << 62):
                 case = self.target.make(random.Random(f"{self.name} {self.seed} {number}"), seeds)
                 (self.work / "case").write_bytes(case)
                 os.write(pipe, number.to_bytes(8, "little"))
-                if why := outcome(self.target, self.work, case):
+                if why := outcome(self.target, self.work, case, before):
                     (self.work / "why").write_text(why)
                     os._exit(FRESH if why == LEFT_BEHIND else FOUND)
         except BaseException:  # noqa: BLE001 - the child ends here, whatever happens
@@ -106,8 +107,11 @@ class Campaign:
         self.found.append(path)
 
 
-def outcome(target: Target, work: Path, case: bytes) -> str:
-    """"" for a case that was read or refused as it should be, LEFT_BEHIND when a thread may still be at it, else what is wrong."""
+def outcome(target: Target, work: Path, case: bytes, before: int = 0) -> str:
+    """"" for a case that was read or refused as it should be, LEFT_BEHIND when a thread may still be at it, else what is wrong.
+
+    `before`: MiB that the process had in use already.
+    """
     try:
         target.read(work, case)
     except BaseException as error:  # noqa: BLE001 - the oracle: everything counts
@@ -115,8 +119,13 @@ def outcome(target: Target, work: Path, case: bytes) -> str:
             return f"{why}\n{traceback.format_exc()}"
         if "processor time" in str(error):
             return LEFT_BEHIND
-    most = int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) >> 10
+    most = peak() - before
     return f"{most} MiB of memory" if most > MEBIBYTES else ""
+
+
+def peak() -> int:
+    """The most memory that this process had, MiB."""
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) >> 10
 
 
 def _used(pid: int) -> float:

@@ -67,7 +67,8 @@ def test_a_stopped_stage_goes_on(source: Path, undisturbed: tuple[str, dict[str,
     target, certify = tmp_path / "t.thin", stage in ("certify", "publish")
     for n, nth in enumerate(sorted({0, ticks[stage] // 2, ticks[stage]})):
         with pytest.raises(KeyboardInterrupt):
-            compile_model(Job(model=source, output=target, recipe=RECIPE, resume=n > 0, certify=certify), Stopping(stage, nth if n == 0 else min(1, nth)))
+            job = Job(model=source, output=target, recipe=RECIPE, resume=n > 0, certify=certify)
+            compile_model(job, Stopping(stage, nth if n == 0 else min(1, nth)))
         assert not target.exists()
     outcome = compile_model(Job(model=source, output=target, recipe=RECIPE, resume=True, certify=certify), Quiet())
     assert outcome.artifact.identity == root
@@ -100,7 +101,9 @@ def test_another_artifact_is_not_taken_for_finished_work(source: Path, tmp_path:
     assert open_artifact(target).artifact_id != before
 
 
-def test_ctrl_c_says_the_command_that_goes_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_the_command_that_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -114,7 +117,7 @@ def test_ctrl_c_says_the_command_that_goes_on(source: Path, tmp_path: Path, monk
 
 @pytest.mark.parametrize("where", ["a kept step", "a page", "a small file", "an attestation"])
 def test_a_disk_that_fills_up(
-    source: Path, undisturbed: tuple[str, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     """One line, exit 7, nothing published, nothing lost."""
     target = tmp_path / "t.thin"

@@ -66,8 +66,8 @@ def test_a_stopped_stage_goes_on(source: Path, undisturbed: tuple[str, dict[str,
     root, ticks = undisturbed
     target, certify = tmp_path / "t.thin", stage in ("certify", "publish")
     for n, nth in enumerate(sorted({0, ticks[stage] // 2, ticks[stage]})):
+        job = Job(model=source, output=target, recipe=RECIPE, resume=n > 0, certify=certify)
         with pytest.raises(KeyboardInterrupt):
-            job = Job(model=source, output=target, recipe=RECIPE, resume=n > 0, certify=certify)
             compile_model(job, Stopping(stage, nth if n == 0 else min(1, nth)))
         assert not target.exists()
     outcome = compile_model(Job(model=source, output=target, recipe=RECIPE, resume=True, certify=certify), Quiet())
@@ -134,7 +134,8 @@ def test_a_disk_that_fills_up(
         raise OSError(28, "No space left on device", str(target))
 
     with monkeypatch.context() as m:
-        m.setattr(*places[where], full)
+        owner, name = places[where]
+        m.setattr(owner, name, full)
         assert run(arguments) == 7
     message = capsys.readouterr().err.splitlines()[-1]
     assert str(tmp_path) in message

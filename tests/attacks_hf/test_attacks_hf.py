@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,15 @@ WORST = {
     **{name: tokens.ATTACKS[name][0] for name in ("config: 60,000 tokens elsewhere", "config: 5 million values")},
     **{name: attack for name, (attack, _) in tokens.SLOW.items()},
 }
-FEW = ("262,144 tensors", "4 million lists as added tokens", "a pattern that Oniguruma gives up")  # the others in the full tier
+FULL = {  # seconds each: in the full tier
+    *("100,001 files", "index: 3 million names", "262,144 tensors", "a vocabulary of 600,000", "a Unigram of 600,000", "700,000 merges"),
+    *({*WORST} - {"a million tensors", "4 million lists as added tokens", "a pattern that Oniguruma gives up"}),
+}
+
+
+def rows(table: Iterable[str]) -> list[object]:
+    """The names of a table, slow ones marked."""
+    return [pytest.param(name, marks=pytest.mark.full) if name in FULL else name for name in table]
 
 
 @pytest.fixture(scope="session")
@@ -82,13 +90,13 @@ def refused(words: list[str], message: str, where: Path, capfd: pytest.CaptureFi
     assert sorted(where.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", EARLY)
+@pytest.mark.parametrize("name", rows(EARLY))
 def test_a_hostile_folder(name: str, bad: Callable[[Attack], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     attack, message = EARLY[name]
     refused(["compile", str(bad(attack)), "-o", str(tmp_path / "a.thin")], message, tmp_path, capfd)
 
 
-@pytest.mark.parametrize("name", tokens.ATTACKS)
+@pytest.mark.parametrize("name", rows(tokens.ATTACKS))
 def test_a_hostile_tokenizer(name: str, bad: Callable[[Attack], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     attack, message = tokens.ATTACKS[name]
     refused(["compile", str(bad(attack)), "-o", str(tmp_path / "a.thin")], message, tmp_path, capfd)
@@ -112,7 +120,7 @@ def test_a_hostile_template_ends_a_compile_before_the_work(
     refused(["compile", str(path), "-o", str(tmp_path / "a.thin")], "chat", tmp_path, capfd)
 
 
-@pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in WORST])
+@pytest.mark.parametrize("name", rows(WORST))
 def test_what_the_worst_cost(name: str, bad: Callable[[Attack], Path]) -> None:
     """Processor time and memory of a process of its own, which shows one line or none."""
     start = os.times()

@@ -17,7 +17,7 @@ from .disk import publish_folder, remove, sync_folder
 from .packed import PackedStore, write_packed
 from .reader import open_artifact
 from .store import FolderStore, Store
-from .target import PARTIAL, hidden, hold, require_file, require_free
+from .target import PARTIAL, hidden, hold, put_back, require_file, require_free
 from .verify import verify_artifact
 
 SUFFIX = ".zip"
@@ -32,7 +32,7 @@ def pack(path: Path, target: Path | None = None, *, force: bool = False) -> Path
     target = target or _beside(path, lambda name: name + SUFFIX)
     require_free(target, force=force)
     require_file(target)
-    with _partial(target) as partial:
+    with _partial(target, force) as partial:
         write_packed(store, partial)
         _require_intact(partial)
         partial.replace(target)
@@ -47,7 +47,7 @@ def unpack(path: Path, target: Path | None = None, *, force: bool = False) -> Pa
         raise UsageError(f"{path} is not packed")
     target = target or _beside(path, lambda name: name.removesuffix(SUFFIX))
     require_free(target, force=force)
-    with _partial(target) as partial:
+    with _partial(target, force) as partial:
         for name in store.sizes:
             _copy(store, name, partial / name)
         _require_intact(partial)
@@ -62,10 +62,12 @@ def _beside(path: Path, rename: Callable[[str], str]) -> Path:
 
 
 @contextmanager
-def _partial(target: Path) -> Iterator[Path]:
+def _partial(target: Path, force: bool) -> Iterator[Path]:
     """Where `target` is put together, by one process at a time; gone afterwards, whatever happens."""
     partial = hidden(target, PARTIAL)
     with hold(target):
+        put_back(target)
+        require_free(target, force=force)
         remove(partial)
         try:
             yield partial

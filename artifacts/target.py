@@ -18,7 +18,7 @@ from .disk import remove
 
 PARTIAL, JOURNAL, WORK, OLD = "partial", "journal", "work", "old"
 CERTIFYING = "certifying"  # what a stopped `certify` measured
-LEFT = (PARTIAL, JOURNAL, WORK, OLD)  # what a stopped job may leave beside its target
+LEFT = (PARTIAL, JOURNAL, WORK, OLD, CERTIFYING)  # what a stopped job may leave beside its target
 
 _SIGNS = ("manifest.json", "pages.idx")  # of an artifact's folder; one alone could be anybody's
 
@@ -31,6 +31,13 @@ def hidden(target: Path, kind: str) -> Path:
 def rejected_name(target: Path) -> Path:
     """Where an artifact goes that fell below its gate."""
     return target.with_name(f"{target.name}.rejected")
+
+
+def put_back(target: Path) -> None:
+    """Undo the first half of a replacement that was killed between its two renames (disk.publish_folder). For who holds `target`."""
+    old = hidden(target, OLD)
+    if os.path.lexists(old) and not os.path.lexists(target):
+        old.rename(target)
 
 
 def clean(target: Path) -> None:

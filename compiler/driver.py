@@ -9,7 +9,6 @@ Nothing appears under the final name but by one rename of a complete, verified a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,14 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from ..artifacts import Artifact, ArtifactWriter, open_artifact, plan_pages, verify_artifact
-from ..artifacts.disk import full_disk_said, require_space, used_bytes
+from ..artifacts.disk import full_disk_said
 from ..artifacts.layouts import PageGroup, Region, StoredTensor, fill_page
-from ..artifacts.target import LEFT, WORK, clean, hidden, hold, rejected_name, require_free, require_writable
+from ..artifacts.target import WORK, clean, hidden, hold, put_back, rejected_name
 from ..artifacts.work import Work
 from ..certify import summary, write_certificate
 from ..certify.data import load_documents
-from ..certify.texts import SKIP
-from ..passes.calibrate import Stats, load_stats
+from ..passes.calibrate import Stats
 from ..passes.costs import stored_tensor
 from ..passes.pipeline import encode_pipeline, import_pipeline, print_pipeline, run_pipeline
 from ..passes.relayout import orders_of
@@ -34,41 +32,21 @@ from ..runtime_min.parallel import in_order
 from ..runtime_min.tokenizer import Tokenizer
 from ..schemas.canonical import canonical_bytes
 from ..schemas.certificate import Certificate
-from ..schemas.errors import InfeasibleError, UsageError
+from ..schemas.errors import ArtifactError, InfeasibleError
 from ..schemas.graph import Graph
 from ..schemas.plan import Plan, encode_plan
-from ..schemas.recipe import Recipe
 from ..schemas.scores import encode_scores
 from ..schemas.text import to_json
-from ..schemas.texts import Document, documents_digest
 from .certification import CertifyOptions, certify_artifact, require_prompts
-from .claims import claims_of, key_of, model_facts, provenance_of
+from .claims import claims_of, model_facts, provenance_of
 from .ingredients import toolchain
+from .job import Job, build_key_of, calibration_text, require_positions, require_room, require_targets
 from .prepare import Prepared, prepare
 from .progress import Progress
-from .room import Room, disk_bytes, give_back, room_for
+from .room import Room, give_back, room_for
 from .search import How, Search, as_stored, search
-from .text_data import read_documents, require_disjoint
+from .text_data import require_disjoint
 from .trust import standing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What `thinc compile` was asked for. `stats` reads recorded calibration statistics, `save_stats` records them.
-
-    `max_ram`: bytes of anonymous memory that the process may take, None for what the machine has; it changes the speed, never the artifact.
-    """
-
-    model: Path
-    output: Path
-    recipe: Recipe
-    calibration: Path | None = None
-    stats: Path | None = None
-    save_stats: Path | None = None
-    force: bool = False
-    resume: bool = False
-    certify: bool = True
-    max_ram: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +72,20 @@ def compile_model(job: Job, progress: Progress) -> Outcome:
     """Run the whole job. Errors: UsageError, InputError, FrontendError, InfeasibleError, BackendError, DiskError, CertifyError."""
     prepared = prepare(job.model, job.recipe)
     prepared.check()
-    _require_positions(job, prepared)
+    require_positions(job, prepared)
     room = room_for(prepared, job.max_ram, job.output.parent, searching=as_stored(prepared) is None)
     if not job.resume:
-        _require_free(job)
+        require_targets(job)
     with hold(job.output), full_disk_said(job.output.parent):
+        for path in (job.output, rejected_name(job.output)):
+            put_back(path)
         if job.resume and (done := _done_before(job, prepared, progress)) is not None:
             clean(job.output)
             return done
-        _require_free(job)
+        require_targets(job)
         if not job.resume:
             clean(job.output)
-        _require_space(job, prepared)
+        require_room(job, prepared)
         return _compile(job, prepared, room, progress)
 
 
@@ -113,7 +93,7 @@ def _compile(job: Job, prepared: Prepared, room: Room, progress: Progress) -> Ou
     """The work, when nothing stands against it and no other process is at it."""
     work = Work(hidden(job.output, WORK), toolchain())
     tokenizer = Tokenizer.from_files(_with_config(prepared))
-    calibration = _documents(job)
+    calibration = calibration_text(job)
     require_disjoint(calibration, load_documents("certification"))
     if job.certify:
         require_prompts(tokenizer, _with_config(prepared))
@@ -123,12 +103,12 @@ def _compile(job: Job, prepared: Prepared, room: Room, progress: Progress) -> Ou
     found = search(prepared, how, progress)
     give_back()
     graph, records = run_pipeline(prepared.graph, encode_pipeline(found.choice.allocation.encodings), gated=True)
-    key = _key(job, prepared, calibration)
+    key = build_key_of(job, prepared, calibration)
     plan = _plan(prepared, found)
     pages = plan_pages([stored_tensor(p, p.encoding) for p in graph.params])
     made_from = key if found.stats is None else f"{key} {found.stats.digest()}"  # pages rounded by other statistics are not gone on with
     writer = ArtifactWriter(job.output, pages, force=job.force, resume=job.resume, key=made_from)
-    _write_pages(writer, prepared, graph, (found.stats, room.workers), progress)
+    _write_pages(writer, prepared, graph, found.stats, room.workers, progress)
     _write_files(writer, prepared, graph, plan)
     provenance = provenance_of(prepared, (*prepared.records, *records), found.text)
     writer.finish(claims_of(prepared, plan, model_facts(prepared, tokenizer), key, provenance))
@@ -147,52 +127,22 @@ def _compile(job: Job, prepared: Prepared, room: Room, progress: Progress) -> Ou
     return Outcome(path, open_artifact(path), certificate, progress.seconds)
 
 
-def _documents(job: Job) -> Sequence[Document]:
-    return read_documents(job.calibration) if job.calibration else load_documents("calibration")
-
-
-def _key(job: Job, prepared: Prepared, calibration: Sequence[Document]) -> str:
-    """build_key, before anything was computed."""
-    text = documents_digest(calibration) if as_stored(prepared) is None else ""
-    return key_of(prepared, text, load_stats(job.stats) if job.stats and text else None)
-
-
 def _done_before(job: Job, prepared: Prepared, progress: Progress) -> Outcome | None:
     """What an earlier run of the same job published just before it was stopped."""
     for path in (job.output, rejected_name(job.output)):
         if not path.is_dir():
             continue
-        with progress.stage("verify"):
+        try:
             artifact = open_artifact(path)
-            if artifact.manifest.build_key != _key(job, prepared, _documents(job)) or verify_artifact(path):
+        except ArtifactError:  # something else, or damaged: not what this job published
+            continue
+        with progress.stage("verify"):
+            if artifact.manifest.build_key != build_key_of(job, prepared, calibration_text(job)) or verify_artifact(path):
                 continue
         certificate = standing(artifact, "cpu").certificate
         if (certificate is None) is not job.certify:
             return Outcome(path, artifact, certificate, progress.seconds)
     return None
-
-
-def _require_space(job: Job, prepared: Prepared) -> None:
-    """DiskError when the artifact and the steps that are kept until it is published can't fit."""
-    there = sum(used_bytes(hidden(job.output, kind)) for kind in LEFT)
-    require_space(job.output.parent, disk_bytes(prepared) - there, f"compiling {job.output.name}")
-
-
-def _require_positions(job: Job, prepared: Prepared) -> None:
-    """UsageError for a context in which nothing could be measured."""
-    assert prepared.recipe.context is not None
-    if job.certify and prepared.recipe.context <= SKIP:
-        raise UsageError(f"context: {prepared.recipe.context} positions, certification needs more than {SKIP}; pass more, or --no-certify")
-
-
-def _require_free(job: Job) -> None:
-    """UsageError for a target that may not be written, before the work and not after it."""
-    if job.output.suffix != ".thin":
-        raise UsageError(f"{job.output}: the name of an artifact ends in .thin")
-    require_free(job.output, force=job.force)
-    require_free(rejected_name(job.output), force=True)
-    if job.save_stats:
-        require_writable(job.save_stats)
 
 
 def _with_config(prepared: Prepared) -> dict[str, bytes]:
@@ -217,9 +167,8 @@ def _plan(prepared: Prepared, found: Search) -> Plan:
     )
 
 
-def _write_pages(writer: ArtifactWriter, prepared: Prepared, graph: Graph, by: tuple[Stats | None, int], progress: Progress) -> None:
-    """Round by some statistics and write, page by page, on some workers; each page reads no more of the source than it holds."""
-    stats, workers = by
+def _write_pages(writer: ArtifactWriter, prepared: Prepared, graph: Graph, stats: Stats | None, workers: int, progress: Progress) -> None:
+    """Round and write, page by page; each reads no more of the source than it holds."""
     weights = column_weights(graph, stats) if stats is not None else {}
     todo = [group for group in writer.plan.groups if group.name not in writer.done]
 

@@ -27,10 +27,6 @@ class Progress(Protocol):
     def say(self, message: str) -> None: ...
 
 
-def _nothing(n: float = 1) -> None:
-    pass
-
-
 class Quiet:
     """Says nothing, but keeps each stage's seconds."""
 
@@ -49,7 +45,7 @@ class Quiet:
     def stage(self, name: str, total: float | None = None) -> Iterator[Tick]:
         """Time a stage."""
         with self._timed(name):
-            yield _nothing
+            yield lambda n=1.0: None
 
     def say(self, message: str) -> None:
         """Nothing."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from ..certify.side_by_side import PROCESS_BYTES, worker_bytes
 from ..certify.texts import WINDOW as CERTIFY_WINDOW
 from ..passes.calibrate import Calibration
+from ..passes.calibrate.options import BATCH, PIECE, ROWS, WIDE
 from ..passes.calibrate.segments import Segment, segments
 from ..passes.score import SAMPLE
 from ..schemas.errors import InfeasibleError
@@ -28,7 +29,6 @@ from .search import WINDOW, as_stored
 
 WORKERS = 2
 F32, F64 = 4, 8
-WIDE, ROWS, PIECE, BATCH = 1 << 26, 1 << 24, 64, 8  # as in passes/calibrate (tasks.py, gradients.py, inputs.py), which need torch
 LOGITS = 44  # bytes that drawing a label and taking a gradient hold per logit
 COPIES = 6  # of a page's or a sample's weights while they are rounded
 

@@ -27,6 +27,7 @@ from .stats import InputMoments, Stats, StatsHeader, TableMoments, load_stats, s
 
 __all__ = ["Calibration", "InputMoments", "Stats", "TableMoments", "calibrate", "load_stats", "save_stats", "windows_digest"]
 
+
 def windows_digest(windows: Sequence[np.ndarray]) -> str:
     """SHA-256 of the token ids, window by window."""
     digest = hashlib.sha256()

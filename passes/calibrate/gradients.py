@@ -19,12 +19,10 @@ import torch
 from ...artifacts.work import Arrays, Steps
 from ...runtime_min.parallel import Map, one_thread_each
 from .inputs import Boundary
-from .options import Calibration, Progress
+from .options import PIECE, Calibration, Progress
 from .segments import Segment
 from .stats import TableMoments
 from .tasks import Runner, Values, constants, inputs_of, tensor
-
-PIECE = 64  # positions of the head that are in memory at a time
 
 Sums = dict[str, np.ndarray]  # "output/PARAM" or "table/PARAM" -> summed squared gradients
 

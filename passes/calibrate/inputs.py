@@ -17,13 +17,10 @@ import torch
 from ...artifacts.work import Arrays, Steps
 from ...runtime_min.parallel import Map, one_thread_each
 from ...schemas.graph import Node
-from .options import Calibration, Progress
+from .options import BATCH, GRAM_ROWS, Calibration, Progress
 from .segments import Segment
 from .stats import InputMoments
 from .tasks import Runner, Values, constants, inputs_of, tensor
-
-BATCH = 8  # windows that are in memory at a time
-GRAM_ROWS = 512  # rows of a second moment that one task adds up
 
 Boundary = dict[str, np.ndarray]  # value -> float32 [sum of T, ...], windows one after another
 

@@ -14,11 +14,10 @@ from ...runtime_min.backends.torch_cpu.ops import OPS
 from ...runtime_min.weights import Weights
 from ...schemas.graph import Graph, Node
 from ...schemas.ops import attrs_of
+from .options import ROWS, WIDE
 
 Values = dict[str, torch.Tensor]
 
-WIDE = 1 << 26  # weights: larger matrices are read a run of rows at a time (fixed, so that memory never decides a number)
-ROWS = 1 << 24  # weights of such a run
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:

@@ -101,6 +101,44 @@ def test_another_artifact_is_not_taken_for_finished_work(source: Path, tmp_path:
     assert open_artifact(target).artifact_id != before
 
 
+def test_a_damaged_target_is_no_finished_work(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "t.thin"
+    arguments = ["compile", str(source), "-o", str(target), "--no-certify", "--allow-uncertified", "--weights-budget", "60%"]
+    assert run(arguments) == 0
+    (target / "artifact_id").write_text("0" * 64 + "\n")
+    assert run([*arguments, "--resume"]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert run([*arguments, "--resume", "--force"]) == 0
+    open_artifact(target)
+
+
+def test_an_artifact_that_was_moved_aside_comes_back(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two renames of a replacement: the older artifact is nobody's leftover."""
+    target = tmp_path / "t.thin"
+    arguments = ["compile", str(source), "-o", str(target), "--no-certify", "--allow-uncertified", "--weights-budget"]
+    assert run([*arguments, "60%"]) == 0
+    before = open_artifact(target).artifact_id
+
+    class Killed(BaseException):
+        pass
+
+    def rename(path: Path, to: Path, rename=Path.rename) -> Path:
+        if path.name.endswith(".partial"):
+            raise Killed
+        return rename(path, to)
+
+    with monkeypatch.context() as m:
+        m.setattr(Path, "rename", rename)
+        with pytest.raises(Killed):
+            compile_model(Job(model=source, output=target, recipe=RECIPE, certify=False, force=True), Quiet())
+    assert not target.exists()
+    assert run([*arguments, "40%"]) == 2, "it is there again, and --force was not given"
+    assert open_artifact(target).artifact_id == before
+    assert run([*arguments, "40%", "--force"]) == 0
+    assert open_artifact(target).artifact_id != before
+    assert left(tmp_path) == []
+
+
 def test_ctrl_c_says_the_command_that_goes_on(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from thinlm.artifacts.work import Work
 from thinlm.passes import import_pipeline, run_pipeline
 from thinlm.passes.calibrate import Calibration, Stats, calibrate, tasks
 from thinlm.passes.calibrate.segments import segments
-from thinlm.schemas.graph import Graph
+from thinlm.schemas.graph import Graph, Node
 from tiny import Dims, MemoryWeights, tiny_graph
 
 OPTIONS = Calibration(source="tiny", gradient_share=0.7)
@@ -65,6 +66,42 @@ def test_wide_matrices_give_the_same_numbers(stats: Stats, monkeypatch: pytest.M
     for name, gradient in stats.outputs.items():
         np.testing.assert_allclose(got.outputs[name], gradient, rtol=1e-4, atol=1e-7 * gradient.max())
     np.testing.assert_allclose(got.tables["embed"].gradient, stats.tables["embed"].gradient, rtol=1e-4)
+
+
+def test_pieces_of_any_size_give_the_same_numbers(stats: Stats, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of windows, rows of second moments, positions of the head: windows here are shorter than the shipped sizes."""
+    from thinlm.passes.calibrate import gradients, inputs
+
+    for module, name, size in ((inputs, "BATCH", 3), (inputs, "GRAM_ROWS", 7), (gradients, "PIECE", 6)):
+        monkeypatch.setattr(module, name, size)
+    got = calibrate(*model(), WINDOWS, OPTIONS)
+    for key, moments in stats.moments.items():
+        np.testing.assert_allclose(got.moments[key].second, moments.second, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(got.moments[key].mean, moments.mean)
+    for name, gradient in stats.outputs.items():
+        np.testing.assert_allclose(got.outputs[name], gradient, rtol=1e-3, atol=1e-6 * gradient.max())
+
+
+def test_wherever_the_cuts_are_the_numbers_are_the_same(stats: Stats, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment per node: residual values pass several segments by and get gradients from more than one."""
+    cuts = sys.modules[segments.__module__]  # the package's name for it is the function
+    whole = cuts._groups
+
+    def each_node_alone(graph: Graph) -> list[list[Node]]:
+        *body, tail = whole(graph)
+        return [*([node] for part in body for node in part), tail]
+
+    monkeypatch.setattr(cuts, "_groups", each_node_alone)
+    graph, weights = model()
+    parts = segments(graph)
+    assert any(sum(value in part.reads for part in parts) > 1 for part in parts for value in part.makes)
+    got = calibrate(graph, weights, WINDOWS, OPTIONS)
+    assert got.header == stats.header
+    for key, moments in stats.moments.items():
+        np.testing.assert_array_equal(got.moments[key].second, moments.second)
+    for name, gradient in stats.outputs.items():
+        np.testing.assert_allclose(got.outputs[name], gradient, rtol=1e-3, atol=1e-6 * gradient.max())
+    np.testing.assert_allclose(got.tables["embed"].gradient, stats.tables["embed"].gradient, rtol=1e-3)
 
 
 class Stopped(Exception):

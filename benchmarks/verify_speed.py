@@ -14,11 +14,13 @@ import os
 import platform
 import shutil
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from thinlm.artifacts import ArtifactWriter, get_format, open_artifact, pack, plan_pages, verify_artifact
@@ -26,11 +28,13 @@ from thinlm.artifacts.layouts import PagePlan, Region, StoredTensor, fill_pages
 from thinlm.schemas.build import GraphBuilder
 from thinlm.schemas.canonical import canonical_bytes
 from thinlm.schemas.graph import Param
-from thinlm.schemas.manifest import Claims, FileEntry, ModelInfo, Provenance, SourceInfo
-from thinlm.schemas.plan import Ledger, MemoryPlan, Plan, Solve, encode_plan
+from thinlm.schemas.plan import encode_plan
 from thinlm.schemas.text import to_json
 
-HIDDEN, CHANNELS, VOCAB, CONTEXT, DIGEST = 4096, 14336, 32000, 64, "ab" * 32
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from tiny_artifact import claims, memory_plan  # pyright: ignore[reportMissingImports]
+
+HIDDEN, CHANNELS, VOCAB = 4096, 14336, 32000
 CHUNK = 1 << 20
 OTHERS, TRIES = 0.05, 20
 
@@ -60,52 +64,6 @@ def graph_json(plan: PagePlan, layers: int) -> bytes:
     return canonical_bytes(to_json(b.finish()))
 
 
-def claims(plan: PagePlan, layers: int) -> Claims:
-    model = ModelInfo(
-        family="synthetic",
-        architecture="Synthetic",
-        layers=layers,
-        parameters=1,
-        vocab_size=VOCAB,
-        tokenizer_vocab=VOCAB,
-        context=CONTEXT,
-        eos_ids=(),
-        bos_id=None,
-    )
-    ledger = Ledger(
-        logical_parameters=1,
-        encoded_weight_bytes=plan.page_bytes,
-        resident_weight_bytes=plan.page_bytes,
-        kv_bytes=0,
-        workspace_bytes=0,
-        runtime_overhead_bytes=0,
-        total_device_bytes=plan.page_bytes,
-        artifact_bytes_estimate=plan.page_bytes,
-        budgets={},
-    )
-    source = SourceInfo(kind="hf", name="synthetic", digest=DIGEST, files=(FileEntry(path="m.safetensors", bytes=1, sha256=DIGEST),))
-    return Claims(
-        model=model, source=source, ledger=ledger, provenance=Provenance(tool="benchmark", version="0", recipe={}, passes=()), build_key=DIGEST
-    )
-
-
-def plan_json(ledger: Ledger) -> bytes:
-    return encode_plan(
-        Plan(
-            target="cpu",
-            context=CONTEXT,
-            batch=1,
-            pipeline="",
-            groups=(),
-            relayout=(),
-            solve=Solve(objective=0.0, bound=0.0, gap=0.0, shadow_prices={}, constraints=()),
-            kv=(),
-            memory=MemoryPlan(prefill_chunk=64, workspace_bytes=0, peak_node="", live=()),
-            ledger=ledger,
-        )
-    )
-
-
 def write(target: Path, layers: int) -> Path:
     """A synthetic artifact whose pages are random bytes."""
     plan, rng = plan_pages(list(tensors(layers))), np.random.Generator(np.random.SFC64(0))
@@ -117,10 +75,10 @@ def write(target: Path, layers: int) -> Path:
     writer = ArtifactWriter(target, plan)
     for group in plan.groups:
         writer.add_page_kind(group.name, fill_pages(group, noise))
-    said = claims(plan, layers)
     writer.add_file("graph.json", graph_json(plan, layers))
-    writer.add_file("plan.json", plan_json(said.ledger))
-    writer.finish(said)
+    writer.add_file("plan.json", encode_plan(memory_plan(plan)))
+    said = claims(plan)
+    writer.finish(msgspec.structs.replace(said, model=msgspec.structs.replace(said.model, vocab_size=VOCAB, tokenizer_vocab=VOCAB)))
     return writer.publish()
 
 

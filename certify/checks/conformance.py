@@ -46,7 +46,8 @@ def texts_of(ids: np.ndarray, length: int) -> np.ndarray:
 def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
     """The model's own backend against the interpreter, over texts [n, T]."""
     how = f"reference=interp-float64,tokens={texts.shape[1]}"
-    ways = (model, _exact(model))
+    exact = _exact(model)
+    ways = (model,) if exact is model else (model, exact)
     rows = [[Rows(way.forward_pieces(ids)) for ids in texts] for way in ways]
     found: list[list[list[Positions]]] = [[[] for _ in texts] for _ in ways]
     at = 0
@@ -55,8 +56,8 @@ def backend_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Ch
             for m, (want, row) in enumerate(zip(wanted, mine, strict=True)):
                 found[n][m].append(compare(want, row.take(len(want)), vocabulary, start=at))
         at += wanted.shape[1]
-    shipped, exact = (Positions.join(part for parts in of_texts for part in parts) for of_texts in found)
-    return _cosine("backend_cosine", how, shipped), _deviation("backend_deviation", f"{how},kv=f32", exact)
+    measured = [Positions.join(part for parts in of_texts for part in parts) for of_texts in found]
+    return _cosine("backend_cosine", how, measured[0]), _deviation("backend_deviation", f"{how},kv=f32", measured[-1])
 
 
 def cache_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Check, ...]:
@@ -70,9 +71,10 @@ def cache_checks(model: Model, texts: np.ndarray, vocabulary: int) -> tuple[Chec
     checks = []
     for name, sizes in chunkings(len(ids), block, edges).items():
         how = f"chunks={name},block={block},tokens={len(ids)}"
-        checks.append(_cosine("cache_cosine", how, compared(model, sizes)))
+        shipped = compared(model, sizes)
+        checks.append(_cosine("cache_cosine", how, shipped))
         if name in EXACT:
-            checks.append(_deviation("cache_deviation", f"{how},kv=f32", compared(exact, sizes)))
+            checks.append(_deviation("cache_deviation", f"{how},kv=f32", shipped if exact is model else compared(exact, sizes)))
     if model.options.batch > 1:
         checks.append(_in_turn(model, texts, vocabulary))
     return tuple(checks)
@@ -107,8 +109,8 @@ def _cached(model: Model, ids: np.ndarray, sizes: Sequence[int]) -> Iterator[np.
 
 
 def _exact(model: Model) -> Model:
-    """The same model with keys and values not rounded."""
-    return model.with_kv(None)
+    """The same model with keys and values not rounded: the model itself where it stores float32."""
+    return model if model.options.kv_dtype in (None, "f32") else model.with_kv(None)
 
 
 def _in_turn(model: Model, texts: np.ndarray, vocabulary: int) -> Check:
